@@ -1,0 +1,42 @@
+# Every target sets up what it needs: a virtual environment with the pinned packages of constraints.txt.
+PYTHON ?= python3
+VENV ?= .venv
+BIN := $(VENV)/bin
+READY := $(VENV)/.ready
+
+.PHONY: demo test static check format bench lock clean
+
+demo: $(READY)  ## run the whole system once
+	$(BIN)/holtmq demo
+
+test: $(READY)  ## run all tests
+	$(BIN)/pytest
+
+static: $(READY)  ## format, lint, types, layers
+	$(BIN)/ruff format --check
+	$(BIN)/ruff check
+	$(BIN)/mypy
+	$(BIN)/lint-imports
+
+check: static test  ## everything that must hold before a commit
+
+format: $(READY)
+	$(BIN)/ruff format
+	$(BIN)/ruff check --fix
+
+bench: $(READY)  ## measure against peers; numbers and plots go to benchmarks/
+	$(BIN)/python -m benchmarks.routing
+
+lock:  ## choose the newest versions that fit pyproject.toml; needs uv
+	uv pip compile pyproject.toml --group dev --universal --python-version 3.11 --generate-hashes \
+		--no-emit-index-url --no-header --no-annotate --upgrade --output-file constraints.txt
+
+clean:
+	rm -rf $(VENV) .mypy_cache .pytest_cache .ruff_cache .hypothesis .import_linter_cache
+
+$(READY): constraints.txt pyproject.toml
+	$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11) and "HoltMQ needs Python 3.11 or later, this is " + sys.version)'
+	$(PYTHON) -m venv $(VENV)
+	$(BIN)/pip install --quiet --disable-pip-version-check --require-hashes --requirement constraints.txt
+	$(BIN)/pip install --quiet --disable-pip-version-check --no-deps --no-build-isolation --editable .
+	touch $@

@@ -1,0 +1,52 @@
+"""holtmq explain: why a message goes where it goes."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import click
+
+from holtmq.cli.output import print_json, show
+from holtmq.routing import Router
+from holtmq.table import FieldValue
+from holtmq.topology import DEFAULT_VHOST, Topology
+
+
+@click.command()
+@click.argument("exchange")
+@click.argument("key")
+@click.option("--header", "headers", multiple=True, metavar="NAME=VALUE", help="A header of the message; may be repeated.")
+@click.option(
+    "--definitions",
+    "file",
+    type=click.Path(path_type=Path),
+    required=True,
+    help="The topology: a definitions file as RabbitMQ and HoltMQ export it.",
+)
+@click.option("--vhost", default=DEFAULT_VHOST, show_default=True, help="The vhost to look at.")
+@click.option("--json", "as_json", is_flag=True, help="Print JSON for scripts.")
+def explain(exchange: str, key: str, headers: tuple[str, ...], file: Path, vhost: str, *, as_json: bool) -> None:
+    """Say why a message published to EXCHANGE under KEY goes where it goes, and what came close.
+
+    EXCHANGE may be "" for the default exchange. A header's VALUE is read as JSON where it is JSON, so that true and 1 are
+    a boolean and an integer, and '"1"' is a string; everything else is a string as it stands.
+    """
+    topology = Topology.from_definitions(file)
+    if vhost not in topology.vhosts:
+        raise click.ClickException(f"no vhost {vhost!r} in {file}, expected one of {', '.join(topology.vhosts)}")
+    explanation = Router(topology, vhost).explain(exchange, key, dict(map(parse_header, headers)))
+    if as_json:
+        print_json(explanation.to_dict())
+    else:
+        show(explanation)
+
+
+def parse_header(text: str) -> tuple[str, FieldValue]:
+    name, separator, value = text.partition("=")
+    if not separator or not name:
+        raise click.BadParameter(f"a header must be NAME=VALUE, got {text!r}")
+    try:
+        return name, json.loads(value)
+    except json.JSONDecodeError:
+        return name, value

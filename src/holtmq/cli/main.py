@@ -1,0 +1,60 @@
+"""The root of the command line, and the edge that turns errors into one line on stderr and an exit code."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Sequence
+
+import click
+
+import holtmq
+from holtmq.cli.definitions import definitions
+from holtmq.cli.demo import demo
+from holtmq.cli.explain import explain
+from holtmq.errors import HoltmqError
+
+FAILURE = 1
+INTERRUPTED = 130
+
+
+@click.group(context_settings={"help_option_names": ["-h", "--help"]}, no_args_is_help=True)
+@click.version_option(holtmq.__version__, prog_name="holtmq")
+def cli() -> None:
+    """AMQP routing from one file to a cluster."""
+
+
+cli.add_command(definitions)
+cli.add_command(demo)
+cli.add_command(explain)
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Run a command line (that of the process unless told) and return its exit code."""
+    try:
+        code = cli.main(arguments, prog_name="holtmq", standalone_mode=False)
+    except click.exceptions.NoArgsIsHelpError as error:
+        click.echo(error.format_message())
+        return error.exit_code
+    except click.ClickException as error:
+        return _fail(error.format_message(), error.exit_code)
+    except (HoltmqError, OSError) as error:
+        return _fail(_tell(error), FAILURE)
+    except (click.Abort, KeyboardInterrupt):
+        return _fail("interrupted", INTERRUPTED)
+    return code if isinstance(code, int) else 0
+
+
+def run() -> None:
+    """The entry point of the holtmq command."""
+    sys.exit(main())
+
+
+def _tell(error: Exception) -> str:
+    if isinstance(error, OSError) and error.strerror and error.filename:
+        return f"{error.filename}: {error.strerror}"
+    return str(error)
+
+
+def _fail(message: str, code: int) -> int:
+    print(f"holtmq: {' '.join(message.split())}", file=sys.stderr)
+    return code

@@ -1,0 +1,26 @@
+"""Where commands print to: a terminal gets colours and its own width, a pipe gets plain text, a script gets JSON."""
+
+from __future__ import annotations
+
+import json
+import sys
+from typing import Any
+
+from rich.console import Console, RenderableType
+
+PIPE_WIDTH = 120
+
+
+def show(*parts: RenderableType) -> None:
+    """Print as rich does; to a pipe without the blanks that fill up its lines."""
+    console = Console(width=None if sys.stdout.isatty() else PIPE_WIDTH, highlight=False)
+    if console.is_terminal:
+        console.print(*parts, sep="\n")
+        return
+    with console.capture() as captured:
+        console.print(*parts, sep="\n")
+    sys.stdout.writelines(line.rstrip() + "\n" for line in captured.get().splitlines())
+
+
+def print_json(value: Any) -> None:
+    print(json.dumps(value, indent=2, ensure_ascii=False))

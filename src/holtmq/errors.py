@@ -1,0 +1,77 @@
+"""What can go wrong, by consequence: the type of an error says what it costs, its text what was seen and what was expected.
+
+An `AmqpError` carries the reply code of AMQP 0-9-1 (§1.2 of the specification, "Constants") and, where one method is to
+blame whoever calls it, that method's class and method id; the edges (wire, HTTP, command line) translate from these alone.
+"""
+
+from __future__ import annotations
+
+from typing import ClassVar
+
+QUEUE_UNBIND = (50, 50)
+EXCHANGE_UNBIND = (40, 40)
+
+
+class HoltmqError(Exception):
+    """Everything that HoltMQ raises on purpose."""
+
+
+class AmqpError(HoltmqError):
+    """An error that AMQP has a reply code for."""
+
+    reply_code: ClassVar[int]
+    class_id: int = 0
+    method_id: int = 0
+
+
+class AmqpChannelError(AmqpError):
+    """Closes the channel; the connection lives on."""
+
+
+class AccessRefusedError(AmqpChannelError):
+    """The name is reserved, or the caller has no right to it."""
+
+    reply_code = 403
+
+
+class NotFoundError(AmqpChannelError):
+    """The named exchange, queue or vhost does not exist."""
+
+    reply_code = 404
+
+
+class PreconditionFailedError(AmqpChannelError):
+    """The request contradicts what exists, or an argument of it is not acceptable."""
+
+    reply_code = 406
+
+
+class BindingArgumentsMismatchError(PreconditionFailedError):
+    """Source, destination and key are bound, but with other arguments than the unbind names."""
+
+    def __init__(self, message: str, *, method: tuple[int, int]) -> None:
+        super().__init__(message)
+        self.class_id, self.method_id = method
+
+    def __reduce__(self) -> tuple[object, ...]:
+        return _rebuild_mismatch, (str(self), self.class_id, self.method_id)
+
+
+class InvalidValueError(PreconditionFailedError, ValueError):
+    """A value that no AMQP field can hold, or not this one: a wrong type, too long, out of range."""
+
+
+class DefinitionsError(InvalidValueError):
+    """A definitions file that cannot be used; `path` leads to the offending value, and nothing of the file was taken."""
+
+    def __init__(self, path: str, problem: str) -> None:
+        super().__init__(f"{path}: {problem}")
+        self.path = path
+        self.problem = problem
+
+    def __reduce__(self) -> tuple[object, ...]:
+        return DefinitionsError, (self.path, self.problem)
+
+
+def _rebuild_mismatch(message: str, class_id: int, method_id: int) -> BindingArgumentsMismatchError:
+    return BindingArgumentsMismatchError(message, method=(class_id, method_id))

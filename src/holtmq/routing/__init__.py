@@ -1,0 +1,7 @@
+"""Which queues a message reaches, and why. Pure and picklable; nothing here knows of bytes, sockets, files or Spark."""
+
+from holtmq.routing.explanation import Explanation
+from holtmq.routing.route import Entry, Route
+from holtmq.routing.router import Router
+
+__all__ = ["Entry", "Explanation", "Route", "Router"]

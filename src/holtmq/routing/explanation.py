@@ -1,0 +1,109 @@
+"""The whole story of one message's route, as values: each exchange it came to, what matched there, what nearly did."""
+
+from __future__ import annotations
+
+import io
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass
+from typing import Any
+
+from rich.console import Console, RenderableType
+
+from holtmq.routing import rendering
+from holtmq.routing.route import Route
+from holtmq.table import FieldValue
+from holtmq.table_json import table_to_json
+from holtmq.topology import Binding, Exchange
+
+PLAIN_WIDTH = 120
+
+
+@dataclass(frozen=True, slots=True)
+class Match:
+    """A binding that matched and on what. `note` says where it added nothing: a queue or exchange reached before."""
+
+    binding: Binding
+    reason: str
+    note: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class NearMiss:
+    """A binding that did not match, though it came close (0 to 1), and why."""
+
+    binding: Binding
+    reason: str
+    closeness: float
+
+
+@dataclass(frozen=True, slots=True)
+class ExplainedHop:
+    """What happened at one exchange."""
+
+    exchange: Exchange
+    cause: str
+    matches: tuple[Match, ...]
+    near_misses: tuple[NearMiss, ...]
+    bindings: int
+    """How many bindings the exchange has in all."""
+    note: str | None = None
+    """What happened where nothing matched: the alternate exchange, or the end."""
+
+
+@dataclass(frozen=True, slots=True)
+class Explanation:
+    """Why a message goes where it goes. Print it; or take it apart; or `to_dict()` it for JSON."""
+
+    vhost: str
+    exchange: str
+    routing_keys: tuple[str, ...]
+    headers: Mapping[str, FieldValue]
+    hops: tuple[ExplainedHop, ...]
+    route: Route
+
+    @property
+    def queues(self) -> tuple[str, ...]:
+        return self.route.queues
+
+    def to_dict(self) -> dict[str, Any]:
+        return {
+            "vhost": self.vhost,
+            "exchange": self.exchange,
+            "routing_keys": list(self.routing_keys),
+            "headers": table_to_json(self.headers),
+            "queues": list(self.queues),
+            "entries": {queue: asdict(entry) for queue, entry in self.route.entries.items()},
+            "hops": [_hop_to_dict(hop) for hop in self.hops],
+        }
+
+    def __rich__(self) -> RenderableType:
+        return rendering.render(self)
+
+    def __str__(self) -> str:
+        text = io.StringIO()
+        Console(file=text, width=PLAIN_WIDTH, color_system=None, legacy_windows=False).print(self)
+        return "\n".join(line.rstrip() for line in text.getvalue().splitlines())
+
+
+def _hop_to_dict(hop: ExplainedHop) -> dict[str, Any]:
+    return {
+        "exchange": hop.exchange.name,
+        "type": hop.exchange.type,
+        "cause": hop.cause,
+        "bindings": hop.bindings,
+        "matches": [{**_binding_to_dict(m.binding), "reason": m.reason, "note": m.note} for m in hop.matches],
+        "near_misses": [
+            {**_binding_to_dict(miss.binding), "reason": miss.reason, "closeness": round(miss.closeness, 3)}
+            for miss in hop.near_misses
+        ],
+        "note": hop.note,
+    }
+
+
+def _binding_to_dict(binding: Binding) -> dict[str, Any]:
+    return {
+        "destination_type": binding.destination_type,
+        "destination": binding.destination,
+        "routing_key": binding.routing_key,
+        "arguments": table_to_json(binding.arguments),
+    }

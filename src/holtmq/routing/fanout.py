@@ -1,0 +1,32 @@
+"""Fanout: every binding matches every message; key and arguments are only part of a binding's identity."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping
+
+from holtmq.routing.matcher import Matcher, Verdict
+from holtmq.table import FieldValue
+from holtmq.topology import Binding
+
+
+class FanoutMatcher(Matcher):
+    type = "fanout"
+    reads_routing_key = False
+
+    def __init__(self) -> None:
+        self._bindings: set[Binding] = set()
+
+    def add(self, binding: Binding) -> None:
+        self._bindings.add(binding)
+
+    def remove(self, binding: Binding) -> None:
+        self._bindings.remove(binding)
+
+    def match(self, routing_key: str, headers: Mapping[str, FieldValue]) -> Collection[Binding]:
+        return self._bindings
+
+    def judge(self, binding: Binding, routing_key: str, headers: Mapping[str, FieldValue]) -> Verdict:
+        return Verdict(True, "fanout takes every message")
+
+    def covering(self, binding: Binding) -> Collection[Binding]:
+        return self._bindings

@@ -1,0 +1,49 @@
+"""Where a message goes: the outcome of routing."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping
+from dataclasses import dataclass, field
+
+from holtmq.table import EMPTY_TABLE
+from holtmq.topology import Binding
+
+
+@dataclass(frozen=True, slots=True)
+class Entry:
+    """What the bindings by which a message enters a queue give to it, where it has none of its own."""
+
+    priority: int | None = None
+    ttl_ms: int | None = None
+
+    @classmethod
+    def through(cls, bindings: Collection[Binding]) -> Entry:
+        """Of several bindings the highest priority and the shortest time to live count."""
+        priorities = [b.priority for b in bindings if b.priority is not None]
+        ttls_ms = [b.ttl_ms for b in bindings if b.ttl_ms is not None]
+        return cls(max(priorities, default=None), min(ttls_ms, default=None))
+
+
+NO_ENTRIES: Mapping[str, Entry] = {}
+
+
+@dataclass(frozen=True, slots=True)
+class Route:
+    """The queues that a message reaches, each once, in the order of their names."""
+
+    queues: tuple[str, ...] = ()
+    entries: Mapping[str, Entry] = field(default_factory=dict)
+    """For the queues entered by a binding with settings, what these are."""
+
+    @classmethod
+    def through(cls, bindings: Collection[Binding]) -> Route:
+        """The route of a message that enters queues by these bindings."""
+        queues = tuple(sorted({binding.destination for binding in bindings}))
+        with_arguments: dict[str, list[Binding]] = {}
+        for binding in bindings:
+            if binding.arguments is not EMPTY_TABLE:
+                with_arguments.setdefault(binding.destination, []).append(binding)
+        if not with_arguments:
+            return cls(queues, NO_ENTRIES)
+        entries = {queue: Entry.through(entered_by) for queue, entered_by in with_arguments.items()}
+        return cls(queues, {queue: entry for queue, entry in entries.items() if entry != Entry()})

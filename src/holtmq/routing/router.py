@@ -1,0 +1,288 @@
+"""From a published message to the queues that it reaches: the one router behind every way to run HoltMQ.
+
+A route depends on the exchange, the routing keys and those headers that some binding looks at, together its signature.
+Routes are cached by signature, under the exchange that was published to; a change to an exchange drops the caches of the
+exchanges that lead to it and no others. Pure: no I/O, no clock; a pickled router routes the same in another process.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Collection, Iterator, Mapping
+from types import MappingProxyType
+from typing import NamedTuple
+
+from holtmq.errors import AccessRefusedError, InvalidValueError
+from holtmq.routing.default import DefaultMatcher
+from holtmq.routing.direct import DirectMatcher
+from holtmq.routing.explain import explain
+from holtmq.routing.explanation import Explanation
+from holtmq.routing.fanout import FanoutMatcher
+from holtmq.routing.headers import HeadersMatcher
+from holtmq.routing.matcher import NO_HEADERS, Matcher
+from holtmq.routing.plan import Plan
+from holtmq.routing.route import Route
+from holtmq.routing.topic import TopicMatcher
+from holtmq.table import FieldValue, describe, require_short_string
+from holtmq.topology import (
+    DEFAULT_EXCHANGE,
+    DEFAULT_VHOST,
+    Binding,
+    Exchange,
+    Policy,
+    Queue,
+    Registry,
+    Removal,
+    Topology,
+)
+
+MATCHERS: Mapping[str, type[Matcher]] = MappingProxyType(
+    {matcher.type: matcher for matcher in (DirectMatcher, FanoutMatcher, TopicMatcher, HeadersMatcher)}
+)
+CACHE_SIZE = 50_000
+"""Routes kept for each exchange that is published to (twice over: see `Plan`)."""
+
+log = logging.getLogger(__name__)
+
+
+class Hop(NamedTuple):
+    """One exchange that a message comes to: the bindings that match there or, where none does, its alternate exchange."""
+
+    exchange: str
+    matched: Collection[Binding]
+    alternate: str | None
+
+
+class Router:
+    """The exchanges, queues and bindings of one vhost, alive: they can be changed, and messages routed through them."""
+
+    def __init__(
+        self,
+        topology: Topology | None = None,
+        vhost: str = DEFAULT_VHOST,
+        *,
+        strict_unbind: bool = True,
+        cache_size: int = CACHE_SIZE,
+    ) -> None:
+        self.registry = Registry.of(topology or Topology(), vhost)
+        self._strict_unbind = strict_unbind
+        self._cache_size = cache_size
+        self._default = DefaultMatcher(self.registry)
+        self._matchers: dict[str, Matcher] = {DEFAULT_EXCHANGE: self._default}
+        self._plans: dict[str, Plan] = {}
+        self._planned_through: dict[str, set[str]] = {}
+        for exchange in self.registry.exchanges.values():
+            self._start_matching(exchange)
+
+    @property
+    def vhost(self) -> str:
+        return self.registry.vhost
+
+    def to_topology(self) -> Topology:
+        """The present state as a frozen value."""
+        return self.registry.to_topology()
+
+    def route(self, exchange: str, routing_key: str, headers: Mapping[str, FieldValue] | None = None) -> tuple[str, ...]:
+        """The names of the queues that a message published so would reach: each once, sorted."""
+        return self.resolve(exchange, routing_key, headers).queues
+
+    def resolve(self, exchange: str, routing_key: str, headers: Mapping[str, FieldValue] | None = None) -> Route:
+        """The route of a message, with what the bindings on it give to the message."""
+        # Most messages end in one of these two look-ups, so nothing is checked here: what is kept was checked when it came.
+        try:
+            plan = self._plans[exchange]
+            if not headers:
+                return plan.recent[routing_key]
+            if type(headers) is dict and "CC" not in headers and "BCC" not in headers:
+                return plan.recent[plan.signature(routing_key, headers)]
+        except (KeyError, TypeError):
+            pass
+        return self._resolve_checked(exchange, routing_key, NO_HEADERS if headers is None else headers)
+
+    def explain(self, exchange: str, routing_key: str, headers: Mapping[str, FieldValue] | None = None) -> Explanation:
+        """Why a message goes where it goes, and what came close. Looks at every binding on the way, so not for hot paths."""
+        self.require_publishable(exchange)
+        require_short_string(routing_key, "a routing key")
+        return explain(self, exchange, routing_keys(routing_key, headers or NO_HEADERS), headers or NO_HEADERS)
+
+    def declare_exchange(self, exchange: Exchange) -> bool:
+        """Add an exchange; False where an equal one exists already."""
+        self._require_vhost(exchange)
+        if exchange.type not in MATCHERS:
+            raise InvalidValueError(f"unknown exchange type {exchange.type!r}, expected one of {', '.join(MATCHERS)}")
+        is_new = self.registry.declare_exchange(exchange)
+        if is_new:
+            self._start_matching(exchange)
+            self._forget_routes(exchange.name)
+        return is_new
+
+    def declare_queue(self, queue: Queue) -> bool:
+        """Add a queue; False where an equal one exists already."""
+        self._require_vhost(queue)
+        is_new = self.registry.declare_queue(queue)
+        if is_new:
+            self._forget_routes(DEFAULT_EXCHANGE)
+        return is_new
+
+    def bind(self, binding: Binding) -> bool:
+        """Add a binding; False where one of the same identity exists already."""
+        self._require_vhost(binding)
+        self.registry.require_ends(binding)
+        matcher = self.matcher(binding.source)
+        matcher.validate(binding)
+        is_new = self.registry.add_binding(binding)
+        if is_new:
+            matcher.add(binding)
+            self._forget_routes(binding.source)
+        return is_new
+
+    def unbind(self, binding: Binding) -> Removal:
+        """Remove the binding of this identity, and its source if that is an auto-delete exchange that loses its last one."""
+        self._require_vhost(binding)
+        return self._follow(self.registry.unbind(binding, strict=self._strict_unbind))
+
+    def delete_queue(self, name: str) -> Removal:
+        return self._follow(self.registry.delete_queue(name))
+
+    def delete_exchange(self, name: str, *, if_unused: bool = False) -> Removal:
+        return self._follow(self.registry.delete_exchange(name, if_unused=if_unused))
+
+    def matcher(self, exchange: str) -> Matcher:
+        try:
+            return self._matchers[exchange]
+        except KeyError:
+            type_ = self.registry.exchange(exchange).type
+            raise InvalidValueError(
+                f"exchange {exchange!r} is of type {type_!r}, expected one of {', '.join(MATCHERS)}"
+            ) from None
+
+    def require_publishable(self, exchange: str) -> None:
+        """Refuse what nobody may publish to: an exchange that does not exist, or an internal one."""
+        require_short_string(exchange, "an exchange's name")
+        if exchange != DEFAULT_EXCHANGE and self.registry.exchange(exchange).internal:
+            raise AccessRefusedError(f"cannot publish to internal exchange {exchange!r} in vhost {self.vhost!r}")
+
+    def alternate_exchange(self, exchange: str) -> tuple[str | None, Policy | None]:
+        """The alternate exchange of an exchange and, where a policy names it, that policy."""
+        if exchange == DEFAULT_EXCHANGE:
+            return None, None
+        return self.registry.alternate_exchange(self.registry.exchange(exchange))
+
+    def bindings_from(self, exchange: str) -> Collection[Binding]:
+        """All bindings of an exchange; those of the default exchange are implicit."""
+        return self._default.bindings() if exchange == DEFAULT_EXCHANGE else self.registry.bindings_from(exchange)
+
+    def walk(self, exchange: str, routing_keys: Collection[str], headers: Mapping[str, FieldValue]) -> Iterator[Hop]:
+        """Every exchange that a message comes to, each once, nearest first; so no cycle goes on forever."""
+        seen = {exchange: None}
+        for name in (ahead := [exchange]):
+            hop = self._hop(name, routing_keys, headers, is_first=name == exchange)
+            yield hop
+            # Most exchanges lead to queues only: then there is no need to look at each binding.
+            following = [b.destination for b in hop.matched if not b.is_to_queue] if self.registry.links_from(name) else []
+            for target in [hop.alternate] if hop.alternate is not None else following:
+                if target not in seen:
+                    seen[target] = None
+                    ahead.append(target)
+
+    def _hop(self, name: str, routing_keys: Collection[str], headers: Mapping[str, FieldValue], *, is_first: bool) -> Hop:
+        if name == DEFAULT_EXCHANGE and not is_first:
+            return Hop(name, (), None)  # as an alternate exchange it leads nowhere, as observed on RabbitMQ 3.10.8
+        matcher = self.matcher(name)
+        matched: Collection[Binding]
+        if len(routing_keys) == 1 or not matcher.reads_routing_key:
+            matched = matcher.match(next(iter(routing_keys)), headers)
+        else:
+            matched = {binding for key in routing_keys for binding in matcher.match(key, headers)}
+        if matched:
+            return Hop(name, matched, None)
+        alternate, _ = self.alternate_exchange(name)
+        if alternate is not None and alternate != DEFAULT_EXCHANGE and alternate not in self.registry.exchanges:
+            log.warning("alternate exchange %r of exchange %r in vhost %r does not exist", alternate, name, self.vhost)
+            alternate = None
+        return Hop(name, matched, alternate)
+
+    def _resolve_checked(self, exchange: str, routing_key: str, headers: Mapping[str, FieldValue]) -> Route:
+        plan = self._plans.get(exchange) if isinstance(exchange, str) else None
+        if plan is None:
+            self.require_publishable(exchange)
+            plan = self._make_plan(exchange)
+        keys = routing_keys(routing_key, headers)
+        signature = plan.signature(keys[0] if len(keys) == 1 else frozenset(keys), headers)
+        route = plan.find(signature)
+        if route is None:
+            require_short_string(routing_key, "a routing key")
+            hops = self.walk(exchange, keys, headers)
+            route = Route.through([binding for hop in hops for binding in hop.matched if binding.is_to_queue])
+            plan.keep(signature, route)
+        return route
+
+    def _make_plan(self, exchange: str) -> Plan:
+        reach = {exchange: None}
+        for name in (ahead := [exchange]):
+            self._planned_through.setdefault(name, set()).add(exchange)
+            onward = [binding.destination for binding in self.registry.links_from(name)]
+            if name in self.registry.exchanges:
+                alternate, _ = self.alternate_exchange(name)
+                onward += [alternate] if alternate is not None else []
+            for target in onward:
+                if target not in reach:
+                    reach[target] = None
+                    ahead.append(target)
+        matchers = (self._matchers[name] for name in reach if name in self._matchers)
+        plan = self._plans[exchange] = Plan(reach, matchers, self._cache_size)
+        return plan
+
+    def _forget_routes(self, exchange: str) -> None:
+        """Drop the plans of the exchanges whose messages can come to this one."""
+        for planned in self._planned_through.pop(exchange, ()):
+            self._plans.pop(planned, None)
+
+    def _start_matching(self, exchange: Exchange) -> None:
+        matcher_type = MATCHERS.get(exchange.type)
+        if matcher_type is None:
+            return  # a plugin's type in an imported file: its routes fail, by name, and the others work
+        matcher = self._matchers[exchange.name] = matcher_type()
+        for binding in self.registry.bindings_from(exchange.name):
+            matcher.validate(binding)
+            matcher.add(binding)
+
+    def _follow(self, removal: Removal) -> Removal:
+        for binding in removal.bindings:
+            if binding.source in self._matchers:
+                self._matchers[binding.source].remove(binding)
+            self._forget_routes(binding.source)
+        for exchange in removal.exchanges:
+            self._matchers.pop(exchange.name, None)
+            self._forget_routes(exchange.name)
+        if removal.queues:
+            self._forget_routes(DEFAULT_EXCHANGE)
+        return removal
+
+    def _require_vhost(self, part: Exchange | Queue | Binding) -> None:
+        if part.vhost != self.vhost:
+            raise InvalidValueError(f"this router is for vhost {self.vhost!r}, got {part} of vhost {part.vhost!r}")
+
+    def __reduce__(self) -> tuple[object, ...]:
+        return _rebuild, (self.to_topology(), self.vhost, self._strict_unbind, self._cache_size)
+
+
+def routing_keys(routing_key: str, headers: Mapping[str, FieldValue]) -> tuple[str, ...]:
+    """The key of a message and those in its CC and BCC headers, each once, sorted."""
+    if type(routing_key) is not str:
+        require_short_string(routing_key, "a routing key")
+    if type(headers) is not dict and not isinstance(headers, Mapping):
+        raise InvalidValueError(f"headers must be a table (a mapping), got {describe(headers)}")
+    if "CC" not in headers and "BCC" not in headers:
+        return (routing_key,)
+    keys = {routing_key}
+    for name in ("CC", "BCC"):
+        more = headers.get(name, ())
+        if not isinstance(more, list | tuple):
+            raise InvalidValueError(f"header {name!r} must be an array of routing keys, got {describe(more)}")
+        keys.update(key for key in more if isinstance(key, str))
+    return tuple(sorted(keys))
+
+
+def _rebuild(topology: Topology, vhost: str, strict_unbind: bool, cache_size: int) -> Router:  # noqa: FBT001
+    return Router(topology, vhost, strict_unbind=strict_unbind, cache_size=cache_size)

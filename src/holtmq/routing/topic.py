@@ -1,0 +1,168 @@
+"""Topic: patterns over the words of a dotted key; `*` is one word, `#` is any number of words.
+
+The patterns of an exchange form a trie of words. A key is walked through it once, word by word, along all branches that
+still fit. Two facts keep that walk short: a run of wildcards is rewritten to its `*`s first and one `#` last (`#.*.#` and
+`*.#` mean the same), so that what follows a `#` is a word or nothing; and a `#` once reached stays reached, so that each is
+visited at most once per word. The cost is at most (words of the key) x (nodes of the trie), however many `#` there are.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterable, Mapping
+
+from holtmq.routing.matcher import Matcher, Verdict
+from holtmq.routing.pattern import judge_pattern, normalise, split
+from holtmq.table import FieldValue
+from holtmq.topology import Binding
+
+_NO_WORDS: dict[str, _Node] = {}
+
+
+class _Node:
+    """A place in the trie: where each next word leads, where `*` and `#` lead, and the bindings whose pattern ends here.
+
+    There are many, and most lead to a single word or end a single binding: what is single is kept without a container
+    around it, which saves half of the memory and of the garbage collector's work (benchmarks/routing.py).
+    """
+
+    __slots__ = ("bindings", "hash", "only_child", "only_word", "star", "words")
+
+    def __init__(self) -> None:
+        self.only_word: str | None = None
+        self.only_child: _Node | None = None
+        self.words = _NO_WORDS
+        self.star: _Node | None = None
+        self.hash: _Node | None = None
+        self.bindings: Binding | set[Binding] | None = None
+
+    @property
+    def is_empty(self) -> bool:
+        return not (self.only_child or self.words or self.star or self.hash or self.bindings)
+
+    def child(self, word: str) -> _Node | None:
+        """The node that a word of a pattern leads to."""
+        if word == "*":
+            return self.star
+        if word == "#":
+            return self.hash
+        return self.only_child if word == self.only_word else self.words.get(word)
+
+    def grow(self, word: str) -> _Node:
+        child = _Node()
+        if word == "*":
+            self.star = child
+        elif word == "#":
+            self.hash = child
+        elif self.only_child is None and not self.words:
+            self.only_word, self.only_child = word, child
+        else:
+            if self.only_word is not None and self.only_child is not None:
+                self.words = {self.only_word: self.only_child}
+                self.only_word = self.only_child = None
+            self.words[word] = child
+        return child
+
+    def cut(self, word: str) -> None:
+        if word == "*":
+            self.star = None
+        elif word == "#":
+            self.hash = None
+        elif word == self.only_word:
+            self.only_word = self.only_child = None
+        else:
+            del self.words[word]
+
+    def add(self, binding: Binding) -> None:
+        if self.bindings is None:
+            self.bindings = binding
+        elif isinstance(self.bindings, set):
+            self.bindings.add(binding)
+        else:
+            self.bindings = {self.bindings, binding}
+
+    def remove(self, binding: Binding) -> None:
+        if isinstance(self.bindings, set):
+            self.bindings.remove(binding)
+        else:
+            assert self.bindings == binding
+            self.bindings = None
+
+    def collect(self, found: list[Binding]) -> None:
+        if isinstance(self.bindings, set):
+            found.extend(self.bindings)
+        elif self.bindings is not None:
+            found.append(self.bindings)
+
+
+class TopicMatcher(Matcher):
+    type = "topic"
+
+    def __init__(self) -> None:
+        self._root = _Node()
+
+    def add(self, binding: Binding) -> None:
+        node = self._root
+        for word in normalise(split(binding.routing_key)):
+            node = node.child(word) or node.grow(word)
+        node.add(binding)
+
+    def remove(self, binding: Binding) -> None:
+        words = normalise(split(binding.routing_key))
+        path = [self._root]
+        for word in words:
+            child = path[-1].child(word)
+            assert child is not None
+            path.append(child)
+        path[-1].remove(binding)
+        while words and path.pop().is_empty:
+            path[-1].cut(words.pop())
+
+    def match(self, routing_key: str, headers: Mapping[str, FieldValue]) -> Collection[Binding]:
+        return self._walk(split(routing_key))
+
+    def _walk(self, words: Iterable[str], *, is_pattern: bool = False) -> list[Binding]:  # noqa: C901
+        """The bindings whose pattern fits these words; with `is_pattern`, whose pattern covers them as a pattern.
+
+        Long and plain: an uncached route is spent here (benchmarks/routing.py).
+        """
+        found: list[Binding] = []
+        reached_hashes: dict[_Node, None] = {}
+        current = [self._root]
+        _enter_hashes(current, reached_hashes, found)
+        for word in words:
+            following: list[_Node] = []
+            takes_star = not (is_pattern and word == "#")
+            for node in current:
+                child = node.only_child if word == node.only_word else node.words.get(word)
+                if child is not None:
+                    following.append(child)
+                if node.star is not None and takes_star:
+                    following.append(node.star)
+            for node in reached_hashes:
+                child = node.only_child if word == node.only_word else node.words.get(word)
+                if child is not None:
+                    following.append(child)
+            current = following
+            for node in current:
+                if node.hash is not None:
+                    _enter_hashes(current, reached_hashes, found)
+                    break
+            if not current and not reached_hashes:
+                return found
+        for node in current:
+            node.collect(found)
+        return found
+
+    def judge(self, binding: Binding, routing_key: str, headers: Mapping[str, FieldValue]) -> Verdict:
+        return judge_pattern(binding.routing_key, routing_key)
+
+    def covering(self, binding: Binding) -> Collection[Binding]:
+        return self._walk(normalise(split(binding.routing_key)), is_pattern=True)
+
+
+def _enter_hashes(nodes: Iterable[_Node], reached: dict[_Node, None], found: list[Binding]) -> None:
+    """Step from nodes to their `#`, which may stand for no word at all: a pattern that ends there matches whatever follows."""
+    for node in nodes:
+        if node.hash is not None and node.hash not in reached:
+            node.hash.collect(found)
+            reached[node.hash] = None

@@ -1,0 +1,18 @@
+"""Exchanges, queues and bindings: as frozen values, as a definitions file, and alive under the rules of change."""
+
+from holtmq.topology.entities import DEFAULT_EXCHANGE, DEFAULT_VHOST, Binding, DestinationType, Exchange, Policy, Queue
+from holtmq.topology.registry import Registry, Removal
+from holtmq.topology.topology import Topology
+
+__all__ = [
+    "DEFAULT_EXCHANGE",
+    "DEFAULT_VHOST",
+    "Binding",
+    "DestinationType",
+    "Exchange",
+    "Policy",
+    "Queue",
+    "Registry",
+    "Removal",
+    "Topology",
+]

@@ -1,0 +1,292 @@
+"""The live exchanges, queues and bindings of one vhost, and the rules by which they come and go.
+
+Every change is incremental: it costs the same among ten bindings as among a million. What disappears with what (the
+bindings of a deleted queue, the auto-delete exchanges upstream of them) is decided here and reported as a `Removal`.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Collection, Iterable, Mapping
+from dataclasses import dataclass, field
+from typing import TypeVar
+
+from holtmq.errors import (
+    EXCHANGE_UNBIND,
+    QUEUE_UNBIND,
+    AccessRefusedError,
+    BindingArgumentsMismatchError,
+    NotFoundError,
+    PreconditionFailedError,
+)
+from holtmq.table import FieldValue, canonical, describe, to_plain
+from holtmq.topology.entities import DEFAULT_EXCHANGE, Binding, DestinationType, Exchange, Policy, Queue
+from holtmq.topology.topology import Topology
+
+K = TypeVar("K")
+
+RESERVED_PREFIX = "amq."
+PREDECLARED = {
+    "amq.direct": "direct",
+    "amq.fanout": "fanout",
+    "amq.topic": "topic",
+    "amq.headers": "headers",
+    "amq.match": "headers",
+}
+QUEUE_ARGUMENTS = (
+    "x-dead-letter-exchange",
+    "x-dead-letter-routing-key",
+    "x-delivery-limit",
+    "x-expires",
+    "x-max-length",
+    "x-max-length-bytes",
+    "x-max-priority",
+    "x-message-ttl",
+    "x-overflow",
+    "x-queue-mode",
+    "x-queue-type",
+    "x-single-active-consumer",
+)
+"""The queue arguments that a redeclaration must repeat; others are ignored."""
+
+
+@dataclass(slots=True)
+class Removal:
+    """What one change took away, in the order in which it went."""
+
+    bindings: list[Binding] = field(default_factory=list)
+    exchanges: list[Exchange] = field(default_factory=list)
+    queues: list[Queue] = field(default_factory=list)
+
+    def __bool__(self) -> bool:
+        return bool(self.bindings or self.exchanges or self.queues)
+
+
+class Registry:
+    """What exists in one vhost. The predeclared exchanges always do; the default exchange is not kept: it binds every queue."""
+
+    def __init__(self, vhost: str, policies: Iterable[Policy] = ()) -> None:
+        self.vhost = vhost
+        self.exchanges: dict[str, Exchange] = {name: Exchange(name, type_, vhost=vhost) for name, type_ in PREDECLARED.items()}
+        self.queues: dict[str, Queue] = {}
+        self.policies = tuple(policies)
+        self._exchange_policies = _by_priority(self.policies, "exchanges")
+        self._outgoing: dict[str, dict[Binding, Binding]] = {}
+        self._incoming: dict[tuple[DestinationType, str], dict[Binding, Binding]] = {}
+        self._links: dict[str, dict[Binding, Binding]] = {}
+
+    @classmethod
+    def of(cls, topology: Topology, vhost: str) -> Registry:
+        """A vhost of a topology, brought to life. Bindings that dangle are left out: RabbitMQ's export names those of
+        exclusive queues and internal exchanges without the queues and exchanges themselves."""
+        registry = cls(vhost, (policy for policy in topology.policies if policy.vhost == vhost))
+        registry.exchanges.update((exchange.name, exchange) for exchange in topology.exchanges if exchange.vhost == vhost)
+        registry.queues.update((queue.name, queue) for queue in topology.queues if queue.vhost == vhost)
+        for binding in topology.bindings:
+            if binding.vhost == vhost and registry.has_ends(binding):
+                registry.add_binding(binding)
+        return registry
+
+    def to_topology(self) -> Topology:
+        """The present state as a value. The predeclared exchanges go without saying."""
+        return Topology(
+            exchanges=tuple(exchange for exchange in self.exchanges.values() if exchange.name not in PREDECLARED),
+            queues=tuple(self.queues.values()),
+            bindings=tuple(self.bindings()),
+            policies=self.policies,
+        )
+
+    def exchange(self, name: str) -> Exchange:
+        try:
+            return self.exchanges[name]
+        except KeyError:
+            raise NotFoundError(f"no exchange {name!r} in vhost {self.vhost!r}") from None
+
+    def bindings(self) -> list[Binding]:
+        return [binding for bindings in self._outgoing.values() for binding in bindings]
+
+    def bindings_from(self, source: str) -> Collection[Binding]:
+        return self._outgoing.get(source, {}).keys()
+
+    def bindings_to(self, destination_type: DestinationType, destination: str) -> Collection[Binding]:
+        return self._incoming.get((destination_type, destination), {}).keys()
+
+    def links_from(self, source: str) -> Collection[Binding]:
+        """The bindings of an exchange that lead to exchanges, without a walk over those that lead to queues."""
+        return self._links.get(source, {}).keys()
+
+    def alternate_exchange(self, exchange: Exchange) -> tuple[str | None, Policy | None]:
+        """The alternate exchange of an exchange, with the policy that named it where its own arguments do not."""
+        if exchange.alternate_exchange is not None:
+            return exchange.alternate_exchange, None
+        for pattern, policy in self._exchange_policies:
+            if pattern.search(exchange.name):
+                name = policy.definition.get("alternate-exchange")
+                return (name, policy) if isinstance(name, str) else (None, None)
+        return None, None
+
+    def declare_exchange(self, exchange: Exchange) -> bool:
+        """Add an exchange; False where an equal one exists already."""
+        refuse_default_exchange(exchange.name)
+        current = self.exchanges.get(exchange.name)
+        if current is not None:
+            self._require_equal_exchange(exchange, current)
+            return False
+        refuse_reserved_name(exchange.name, "exchange")
+        self.exchanges[exchange.name] = exchange
+        return True
+
+    def declare_queue(self, queue: Queue) -> bool:
+        """Add a queue; False where an equal one exists already. Names in `amq.` are for the server: see `adopt_queue`."""
+        current = self.queues.get(queue.name)
+        if current is not None:
+            self._require_equal_queue(queue, current)
+            return False
+        refuse_reserved_name(queue.name, "queue")
+        return self.adopt_queue(queue)
+
+    def adopt_queue(self, queue: Queue) -> bool:
+        """Add a queue whose name is not the caller's choice: one that the server named, or that a file brings back."""
+        self.queues[queue.name] = queue
+        return True
+
+    def require_ends(self, binding: Binding) -> None:
+        """Refuse a binding whose source or destination is missing, or the default exchange."""
+        refuse_default_exchange(binding.source)
+        self.exchange(binding.source)
+        if binding.destination_type == "exchange":
+            refuse_default_exchange(binding.destination)
+            self.exchange(binding.destination)
+        elif binding.destination not in self.queues:
+            raise NotFoundError(f"no queue {binding.destination!r} in vhost {self.vhost!r}")
+
+    def has_ends(self, binding: Binding) -> bool:
+        destinations = self.queues if binding.destination_type == "queue" else self.exchanges
+        return binding.source in self.exchanges and binding.destination in destinations
+
+    def add_binding(self, binding: Binding) -> bool:
+        """Add a binding whose ends exist; False where one of the same identity exists already."""
+        outgoing = self._outgoing.setdefault(binding.source, {})
+        if binding in outgoing:
+            return False
+        outgoing[binding] = binding
+        self._incoming.setdefault((binding.destination_type, binding.destination), {})[binding] = binding
+        if binding.destination_type == "exchange":
+            self._links.setdefault(binding.source, {})[binding] = binding
+        return True
+
+    def unbind(self, binding: Binding, *, strict: bool = True) -> Removal:
+        """Remove the binding of this identity. Where none is bound that is no error, unless, when `strict`, the same
+        source, destination and key are bound with other arguments: then nothing is removed."""
+        refuse_default_exchange(binding.source)
+        bound = self._outgoing.get(binding.source, {}).get(binding)
+        if bound is not None:
+            return self._remove_bindings([bound], Removal())
+        if strict:
+            self._refuse_other_arguments(binding)
+        return Removal()
+
+    def delete_queue(self, name: str) -> Removal:
+        """Remove a queue and its bindings; nothing where it does not exist."""
+        queue = self.queues.pop(name, None)
+        if queue is None:
+            return Removal()
+        return self._remove_bindings(self.bindings_to("queue", name), Removal(queues=[queue]))
+
+    def delete_exchange(self, name: str, *, if_unused: bool = False) -> Removal:
+        """Remove an exchange and its bindings, as source and as destination; nothing where it does not exist."""
+        refuse_default_exchange(name)
+        if name.startswith(RESERVED_PREFIX):
+            raise AccessRefusedError(f"deletion of system exchange {name!r} in vhost {self.vhost!r} not allowed")
+        if if_unused and self.bindings_from(name):
+            raise PreconditionFailedError(
+                f"exchange {name!r} in vhost {self.vhost!r} in use: expected no bindings, "
+                f"it has {len(self.bindings_from(name))}"
+            )
+        exchange = self.exchanges.pop(name, None)
+        if exchange is None:
+            return Removal()
+        bindings = [*self.bindings_from(name), *self.bindings_to("exchange", name)]
+        return self._remove_bindings(bindings, Removal(exchanges=[exchange]))
+
+    def _remove_bindings(self, bindings: Iterable[Binding], removal: Removal) -> Removal:
+        """Remove bindings and, in a cascade, the auto-delete exchanges that lose their last binding by it."""
+        pending = list(bindings)
+        while pending:
+            binding = pending.pop()
+            outgoing = self._outgoing.get(binding.source, {})
+            if outgoing.pop(binding, None) is None:
+                continue  # a self-binding is met twice when its exchange goes
+            removal.bindings.append(binding)
+            _discard(self._incoming, (binding.destination_type, binding.destination), binding)
+            if binding.destination_type == "exchange":
+                _discard(self._links, binding.source, binding)
+            if outgoing:
+                continue
+            del self._outgoing[binding.source]
+            source = self.exchanges.get(binding.source)
+            if source is not None and source.auto_delete:
+                removal.exchanges.append(self.exchanges.pop(source.name))
+                pending.extend(self.bindings_to("exchange", source.name))
+        return removal
+
+    def _refuse_other_arguments(self, binding: Binding) -> None:
+        for other in self.bindings_to(binding.destination_type, binding.destination):
+            if other.source == binding.source and other.routing_key == binding.routing_key:
+                raise BindingArgumentsMismatchError(
+                    f"binding arguments do not match: got {to_plain(binding.arguments)}, "
+                    f"bound with {to_plain(other.arguments)}",
+                    method=QUEUE_UNBIND if binding.destination_type == "queue" else EXCHANGE_UNBIND,
+                )
+
+    def _require_equal_exchange(self, wanted: Exchange, current: Exchange) -> None:
+        what = f"exchange {wanted.name!r} in vhost {self.vhost!r}"
+        _require_equal_fields(wanted, current, ("type", "durable", "auto_delete", "internal"), what)
+        _require_equal_arguments(wanted.arguments, current.arguments, ("alternate-exchange",), what)
+
+    def _require_equal_queue(self, wanted: Queue, current: Queue) -> None:
+        what = f"queue {wanted.name!r} in vhost {self.vhost!r}"
+        _require_equal_fields(wanted, current, ("durable", "auto_delete"), what)
+        _require_equal_arguments(wanted.arguments, current.arguments, QUEUE_ARGUMENTS, what)
+
+
+def refuse_default_exchange(name: str) -> None:
+    if name == DEFAULT_EXCHANGE:
+        raise AccessRefusedError("operation not permitted on the default exchange")
+
+
+def refuse_reserved_name(name: str, kind: str) -> None:
+    if name.startswith(RESERVED_PREFIX):
+        raise AccessRefusedError(f"{kind} name {name!r} contains reserved prefix 'amq.*'")
+
+
+def _require_equal_fields(wanted: object, current: object, names: Iterable[str], what: str) -> None:
+    for name in names:
+        received, existing = getattr(wanted, name), getattr(current, name)
+        if received != existing:
+            raise PreconditionFailedError(
+                f"inequivalent arg {name!r} for {what}: received {describe(received)} but current is {describe(existing)}"
+            )
+
+
+def _require_equal_arguments(
+    wanted: Mapping[str, FieldValue], current: Mapping[str, FieldValue], names: Iterable[str], what: str
+) -> None:
+    for name in names:
+        if (name in wanted) != (name in current) or canonical(wanted.get(name)) != canonical(current.get(name)):
+            received, existing = (describe(table[name]) if name in table else "none" for table in (wanted, current))
+            raise PreconditionFailedError(
+                f"inequivalent arg {name!r} for {what}: received {received} but current is {existing}"
+            )
+
+
+def _by_priority(policies: Iterable[Policy], target: str) -> list[tuple[re.Pattern[str], Policy]]:
+    applicable = [policy for policy in policies if policy.apply_to in (target, "all")]
+    return [(re.compile(p.pattern), p) for p in sorted(applicable, key=lambda p: (-p.priority, p.name))]
+
+
+def _discard(index: dict[K, dict[Binding, Binding]], key: K, binding: Binding) -> None:
+    entries = index[key]
+    del entries[binding]
+    if not entries:
+        del index[key]

@@ -1,0 +1,38 @@
+"""The table of cases against the router, against the naive broker, and against what RabbitMQ was seen to do."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+
+from tests.conformance.record import RECORDED
+from tests.conformance.table import Scenario, load
+from tests.conformance.targets import LocalTarget, NaiveTarget, RouterTarget
+
+SCENARIOS = load()
+
+
+@pytest.mark.parametrize("scenario", SCENARIOS, ids=lambda scenario: scenario.rule)
+@pytest.mark.parametrize("target", [RouterTarget, NaiveTarget])
+def test_every_case_has_its_outcome(target: type[LocalTarget], scenario: Scenario) -> None:
+    outcomes = zip(scenario.steps, target().run(scenario), strict=True)
+    assert [(step.text, outcome) for step, outcome in outcomes] == [(step.text, step.expected) for step in scenario.steps]
+
+
+@pytest.mark.parametrize("scenario", SCENARIOS, ids=lambda scenario: scenario.rule)
+def test_every_case_was_confirmed_by_rabbitmq_or_says_why_not(scenario: Scenario) -> None:
+    recorded = json.loads(RECORDED.read_text())["scenarios"]
+    if scenario.unanswerable is not None:
+        assert scenario.rule not in recorded
+        return
+    seen = [(text, tuple(outcome) if isinstance(outcome, list) else outcome) for text, outcome in recorded[scenario.rule]]
+    assert seen == [(step.text, step.expected_of_rabbitmq) for step in scenario.steps if step.is_case]
+
+
+def test_the_table_is_large() -> None:
+    assert sum(step.is_case for scenario in SCENARIOS for step in scenario.steps) >= 450
+
+
+def test_rules_are_told_apart_by_their_names() -> None:
+    assert len({scenario.rule for scenario in SCENARIOS}) == len(SCENARIOS)

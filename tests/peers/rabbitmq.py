@@ -1,0 +1,133 @@
+"""RabbitMQ as the reference peer: one throw-away node on loopback, started and stopped by whoever needs it."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import socket
+import subprocess
+import tempfile
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import IO
+
+START_TIMEOUT_S = 120
+STOP_TIMEOUT_S = 60
+
+
+def find_server() -> Path | None:
+    """The server script itself; Debian's wrapper on PATH insists on another user."""
+    for candidate in sorted(Path("/usr/lib/rabbitmq/lib").glob("rabbitmq_server-*/sbin/rabbitmq-server")):
+        return candidate
+    on_path = shutil.which("rabbitmq-server")
+    return Path(on_path) if on_path else None
+
+
+@dataclass(frozen=True, slots=True)
+class RabbitMQ:
+    """A running node: where it listens, and its control command."""
+
+    amqp_port: int
+    http_port: int
+    """Where the management plugin listens, if it was asked for."""
+    version: str
+    sbin: Path
+    environment: dict[str, str]
+
+    @property
+    def url(self) -> str:
+        return f"amqp://guest:guest@127.0.0.1:{self.amqp_port}/%2F"
+
+    def ctl(self, *arguments: str) -> str:
+        done = subprocess.run(
+            [self.sbin / "rabbitmqctl", "-n", self.environment["RABBITMQ_NODENAME"], "-q", *arguments],
+            env=self.environment,
+            capture_output=True,
+            text=True,
+            timeout=START_TIMEOUT_S,
+        )
+        if done.returncode:
+            raise RuntimeError(f"rabbitmqctl {' '.join(arguments)}: {done.stderr.strip() or done.stdout.strip()}")
+        return done.stdout
+
+
+@contextmanager
+def running_rabbitmq(*plugins: str) -> Iterator[RabbitMQ]:
+    server = find_server()
+    if server is None:
+        raise FileNotFoundError("rabbitmq-server is not installed (Debian: apt-get install rabbitmq-server)")
+    with tempfile.TemporaryDirectory(prefix="holtmq-rabbitmq-", ignore_cleanup_errors=True) as folder:
+        epmd_port, dist_port, amqp_port, http_port = _free_ports(4)
+        _configure(Path(folder), amqp_port, http_port, plugins)
+        environment = _environment(Path(folder), epmd_port, dist_port, amqp_port)
+        # The node would start an epmd of its own that outlives it; this one is ours to stop.
+        epmd = subprocess.Popen(["epmd", "-port", str(epmd_port), "-address", "127.0.0.1"], env=environment)
+        node = subprocess.Popen(
+            [server], env=environment, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, cwd=folder
+        )
+        try:
+            assert node.stdout is not None
+            version = _wait_until_started(node.stdout)
+            yield RabbitMQ(amqp_port, http_port, version, server.parent, environment)
+        finally:
+            _stop(node)
+            _stop(epmd)
+
+
+def _configure(folder: Path, amqp_port: int, http_port: int, plugins: tuple[str, ...]) -> None:
+    settings = [f"listeners.tcp.1 = 127.0.0.1:{amqp_port}", "log.console = false", "log.file.level = warning"]
+    if "rabbitmq_management" in plugins:
+        settings += [f"management.tcp.port = {http_port}", "management.tcp.ip = 127.0.0.1"]
+    (folder / "rabbitmq.conf").write_text("\n".join(settings) + "\n")
+    (folder / "enabled_plugins").write_text(f"[{','.join(plugins)}].\n")
+
+
+def _environment(folder: Path, epmd_port: int, dist_port: int, amqp_port: int) -> dict[str, str]:
+    return {
+        "PATH": os.environ["PATH"],
+        "HOME": str(folder),
+        "LANG": "C.UTF-8",
+        "ERL_EPMD_PORT": str(epmd_port),
+        "ERL_EPMD_ADDRESS": "127.0.0.1",
+        "RABBITMQ_NODENAME": f"holtmq-peer-{amqp_port}@localhost",
+        "RABBITMQ_NODE_IP_ADDRESS": "127.0.0.1",
+        "RABBITMQ_NODE_PORT": str(amqp_port),
+        "RABBITMQ_DIST_PORT": str(dist_port),
+        "RABBITMQ_CONFIG_FILE": str(folder / "rabbitmq.conf"),
+        "RABBITMQ_ENABLED_PLUGINS_FILE": str(folder / "enabled_plugins"),
+        "RABBITMQ_MNESIA_BASE": str(folder / "data"),
+        "RABBITMQ_LOG_BASE": str(folder / "log"),
+        "RABBITMQ_SERVER_ADDITIONAL_ERL_ARGS": "-kernel inet_dist_use_interface {127,0,0,1}",
+    }
+
+
+def _free_ports(count: int) -> list[int]:
+    sockets = [socket.create_server(("127.0.0.1", 0)) for _ in range(count)]
+    ports = [listener.getsockname()[1] for listener in sockets]
+    for listener in sockets:
+        listener.close()
+    return ports
+
+
+def _wait_until_started(output: IO[str]) -> str:
+    version, seen = "unknown", []
+    for line in output:
+        seen.append(line)
+        if "RabbitMQ " in line and version == "unknown":
+            version = line.split("RabbitMQ ", 1)[1].split()[0]
+        if "completed with" in line:
+            return version
+    raise RuntimeError("RabbitMQ did not start:\n" + "".join(seen[-30:]))
+
+
+def _stop(process: subprocess.Popen[str] | subprocess.Popen[bytes]) -> None:
+    process.terminate()
+    try:
+        process.wait(STOP_TIMEOUT_S)
+    except subprocess.TimeoutExpired:
+        process.kill()
+        process.wait()
+    if process.stdout is not None:
+        process.stdout.close()
