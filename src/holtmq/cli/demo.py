@@ -35,7 +35,7 @@ def demo() -> None:
     for finding in findings:
         show(Text(f"{finding.level}: {finding.subject}: {finding.message}"))
 
-    show(Rule("Traffic, through a router that was sent to another process and back", align="left"))
+    show(Rule("Traffic, through a pickled copy of the router", align="left"))
     _route_traffic(pickle.loads(pickle.dumps(router)))
     show(
         f"\nSummary: {len(topology.exchanges)} exchanges, {len(topology.queues)} queues, {len(topology.bindings)} bindings; "

@@ -1,0 +1,61 @@
+"""What the README and the docs show is what happens: their Python runs, and their commands print what stands there."""
+
+from __future__ import annotations
+
+import ast
+import re
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+ROOT = Path(__file__).parents[1]
+PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))]
+
+
+def blocks(language: str) -> list[Any]:
+    return [
+        pytest.param(block, id=f"{page.name}-{number}")
+        for page in PAGES
+        for number, block in enumerate(re.findall(rf"^```{language}\n(.*?)^```", page.read_text(), re.MULTILINE | re.DOTALL))
+    ]
+
+
+NAMES_OF_PAGES: dict[str, dict[str, Any]] = {}
+
+
+@pytest.mark.parametrize("block", blocks("python"))
+def test_python_gives_the_results_in_its_comments(
+    block: str, request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A line of comment after an expression is its value. The blocks of a page share their names."""
+    monkeypatch.chdir(ROOT)
+    lines = block.splitlines()
+    names = NAMES_OF_PAGES.setdefault(request.node.callspec.id.rpartition("-")[0], {})
+    for statement in ast.parse(block).body:
+        assert statement.end_lineno is not None
+        following = lines[statement.end_lineno : statement.end_lineno + 1]
+        if isinstance(statement, ast.Expr) and following and following[0].startswith("# "):
+            value = eval(compile(ast.Expression(statement.value), "README", "eval"), names)
+            assert repr(value) == following[0][2:]
+        else:
+            exec(compile(ast.Module([statement], []), "README", "exec"), names)
+
+
+@pytest.mark.parametrize("block", [param for param in blocks("") if param.values[0].startswith("$ ")])
+def test_commands_print_what_the_page_shows(block: str) -> None:
+    command, _, expected = block.removeprefix("$ .venv/bin/").partition("\n")
+    done = subprocess.run(
+        [sys.executable, "-m", *command.split()], capture_output=True, text=True, cwd=ROOT, timeout=60, check=True
+    )
+    assert done.stdout == expected
+
+
+def test_the_example_topology_is_the_one_of_the_demo() -> None:
+    from holtmq import Topology
+    from holtmq.cli.demo import shop
+
+    example = Topology.from_definitions(ROOT / "examples" / "shop.json")
+    assert (example.exchanges, example.queues, example.bindings) == (shop().exchanges, shop().queues, shop().bindings)
