@@ -61,13 +61,16 @@ changes: st.SearchStrategy[Action] = st.one_of(
 
 @st.composite
 def histories(draw: st.DrawFn, most: int = 40) -> list[Action]:
-    """A vhost set up at random, then changes and publishes in any order; what was bound is often what gets unbound."""
+    """A vhost set up at random, then changes and publishes in any order. The same few messages come again and
+    again, so that a route is asked for before and after a change; what was bound is often what gets unbound."""
     actions: list[Action] = [draw(exchanges.map(lambda x, name=name: rename(x, name))) for name in EXCHANGES]  # type: ignore[misc]
     actions += [Queue(name) for name in QUEUES]
     bound = draw(st.lists(bindings, min_size=1, max_size=12))
     actions += map(Bind, bound)
     unbinds = st.sampled_from(bound).map(Unbind)
-    return actions + draw(st.lists(st.one_of(publishes, publishes, publishes, changes, unbinds), min_size=3, max_size=most))
+    rebinds = st.sampled_from(bound).map(Bind)
+    messages = st.sampled_from(draw(st.lists(publishes, min_size=1, max_size=4)))
+    return actions + draw(st.lists(st.one_of(messages, messages, changes, unbinds, rebinds), min_size=3, max_size=most))
 
 
 def rename(exchange: Exchange, name: str) -> Exchange:

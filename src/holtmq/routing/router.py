@@ -173,17 +173,17 @@ class Router:
         return self._default.bindings() if exchange == DEFAULT_EXCHANGE else self.registry.bindings_from(exchange)
 
     def walk(self, exchange: str, routing_keys: Collection[str], headers: Mapping[str, FieldValue]) -> Iterator[Hop]:
-        """Every exchange that a message comes to, each once, nearest first; so no cycle goes on forever."""
-        seen = {exchange: None}
+        """Every exchange that a message comes to, each once, nearest first, then by name; so no cycle goes on forever."""
+        seen = {exchange}
         for name in (ahead := [exchange]):
             hop = self._hop(name, routing_keys, headers, is_first=name == exchange)
             yield hop
-            # Most exchanges lead to queues only: then there is no need to look at each binding.
-            following = [b.destination for b in hop.matched if not b.is_to_queue] if self.registry.links_from(name) else []
-            for target in [hop.alternate] if hop.alternate is not None else following:
-                if target not in seen:
-                    seen[target] = None
-                    ahead.append(target)
+            following = {hop.alternate} if hop.alternate is not None else set()
+            if self.registry.links_from(name):  # most exchanges lead to queues only: no need to look at each binding
+                following |= {binding.destination for binding in hop.matched if not binding.is_to_queue}
+            for target in sorted(following - seen):
+                seen.add(target)
+                ahead.append(target)
 
     def _hop(self, name: str, routing_keys: Collection[str], headers: Mapping[str, FieldValue], *, is_first: bool) -> Hop:
         if name == DEFAULT_EXCHANGE and not is_first:
