@@ -1,5 +1,6 @@
 """HoltMQ: AMQP routing from one file to a cluster."""
 
+from holtmq.embedded import Embedded, Message, open  # noqa: A004  # holtmq.open reads as it should
 from holtmq.errors import (
     AccessRefusedError,
     AmqpChannelError,
@@ -8,8 +9,17 @@ from holtmq.errors import (
     DefinitionsError,
     HoltmqError,
     InvalidValueError,
+    LeaseLostError,
+    NotAStoreError,
     NotFoundError,
     PreconditionFailedError,
+    QueueFullError,
+    StoreBusyError,
+    StoreClosedError,
+    StoreError,
+    StoreFullError,
+    StoreReadOnlyError,
+    StoreVersionError,
 )
 from holtmq.routing import Entry, Explanation, Route, Router
 from holtmq.table import Table
@@ -24,17 +34,29 @@ __all__ = [
     "Binding",
     "BindingArgumentsMismatchError",
     "DefinitionsError",
+    "Embedded",
     "Entry",
     "Exchange",
     "Explanation",
     "HoltmqError",
     "InvalidValueError",
+    "LeaseLostError",
+    "Message",
+    "NotAStoreError",
     "NotFoundError",
     "Policy",
     "PreconditionFailedError",
     "Queue",
+    "QueueFullError",
     "Route",
     "Router",
+    "StoreBusyError",
+    "StoreClosedError",
+    "StoreError",
+    "StoreFullError",
+    "StoreReadOnlyError",
+    "StoreVersionError",
     "Table",
     "Topology",
+    "open",
 ]

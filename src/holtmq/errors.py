@@ -73,5 +73,41 @@ class DefinitionsError(InvalidValueError):
         return DefinitionsError, (self.path, self.problem)
 
 
+class QueueFullError(PreconditionFailedError):
+    """The queue holds as many ready messages as it may; nothing was added."""
+
+
+class LeaseLostError(HoltmqError):
+    """The message is no longer ours to settle: its lease ran out and it went to another, or it is settled already."""
+
+
+class StoreError(HoltmqError):
+    """The file could not be used; what was in it before the call is in it still."""
+
+
+class StoreBusyError(StoreError):
+    """Another process kept the file locked for longer than the timeout."""
+
+
+class StoreFullError(StoreError):
+    """The disk is full; nothing of the call was written."""
+
+
+class StoreReadOnlyError(StoreError):
+    """The file, or the folder around it, cannot be written."""
+
+
+class NotAStoreError(StoreError):
+    """The file is no database, is damaged, or is some other program's database."""
+
+
+class StoreVersionError(StoreError):
+    """The file was written by a newer HoltMQ than this one."""
+
+
+class StoreClosedError(StoreError):
+    """The file was closed by its owner."""
+
+
 def _rebuild_mismatch(message: str, class_id: int, method_id: int) -> BindingArgumentsMismatchError:
     return BindingArgumentsMismatchError(message, method=(class_id, method_id))

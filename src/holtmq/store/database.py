@@ -1,0 +1,222 @@
+"""One SQLite file: opening it, its version, its transactions, and what can go wrong with it.
+
+A process has one connection to a file, and its threads take turns on it; processes take turns through SQLite's own lock,
+which is asked for again and again with short pauses, so that nobody sleeps long while the file is free.
+"""
+
+from __future__ import annotations
+
+import os
+import random
+import sqlite3
+import threading
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from importlib.resources import files
+from pathlib import Path
+from typing import Any, Literal, TypeAlias, TypeVar
+
+from holtmq.errors import (
+    NotAStoreError,
+    StoreBusyError,
+    StoreClosedError,
+    StoreError,
+    StoreFullError,
+    StoreReadOnlyError,
+    StoreVersionError,
+)
+
+T = TypeVar("T")
+Durability: TypeAlias = Literal["full", "normal", "off"]
+APPLICATION_ID = 0x486F6C74  # "Holt"
+STEPS = (files("holtmq.store").joinpath("schema.sql").read_text(),)
+"""How a file gets from each version to the next; each step is applied whole or not at all."""
+TIMEOUT_S = 30.0
+LONGEST_PAUSE_S = 0.002
+CHECKPOINT_PAGES = 4000
+
+
+class Database:
+    """A HoltMQ file. `durability` is what a returned call survives: `full` a power cut, `normal` and `off` a killed process."""
+
+    def __init__(
+        self, path: str | Path, *, durability: Durability = "full", timeout_s: float = TIMEOUT_S, steps: tuple[str, ...] = STEPS
+    ) -> None:
+        if durability not in ("full", "normal", "off"):
+            raise StoreError(f"durability must be 'full', 'normal' or 'off', got {durability!r}")
+        self.path = str(path)
+        self._durability = durability
+        self._timeout_s = timeout_s
+        self._steps = steps
+        self._lock = threading.RLock()
+        self._depth = 0
+        self._is_closed = False
+        self.on_rollback: list[Callable[[], None]] = []
+        """Called when a transaction was undone, for those who remember what they saw in it."""
+        self._connection, self._pid = self._connect(), os.getpid()
+        with self.lock():
+            self._migrate()
+
+    @property
+    def connection(self) -> sqlite3.Connection:
+        """The connection, for whoever holds the lock. After a fork the child gets one of its own."""
+        if self._is_closed:
+            raise StoreClosedError(f"{self.path} was closed")
+        if self._pid != os.getpid():
+            self._connection, self._pid = self._connect(), os.getpid()
+        return self._connection
+
+    @contextmanager
+    def lock(self) -> Iterator[sqlite3.Connection]:
+        """Have the connection to oneself, to read; SQLite's errors come out as ours."""
+        with self._lock:
+            try:
+                yield self.connection
+            except sqlite3.Error as error:
+                raise translated(error, self.path) from error
+
+    @contextmanager
+    def transaction(self) -> Iterator[sqlite3.Connection]:
+        """Write: all of it or, if an error leaves the block, nothing. Within another one, a part of that."""
+        with self.lock() as connection:
+            if self._depth == 0:
+                self._begin(connection)
+            self._depth += 1
+            try:
+                yield connection
+            except BaseException:
+                self._depth -= 1
+                if self._depth == 0:
+                    self._roll_back(connection)
+                raise
+            self._depth -= 1
+            if self._depth == 0:
+                self._commit(connection)
+
+    def execute_alone(self, statement: str, parameters: tuple[object, ...]) -> list[tuple[Any, ...]]:
+        """One statement that is a transaction of its own, for the hot path: it saves the BEGIN and the COMMIT."""
+        with self.lock() as connection:
+            if self._depth:
+                return connection.execute(statement, parameters).fetchall()
+            return self._when_free(lambda: connection.execute(statement, parameters).fetchall())
+
+    @property
+    def in_transaction(self) -> bool:
+        return self._depth > 0
+
+    def data_version(self) -> int:
+        """A number that changes when another process has written."""
+        with self.lock() as connection:
+            return int(connection.execute("PRAGMA data_version").fetchone()[0])
+
+    def close(self) -> None:
+        with self._lock:
+            if not self._is_closed and self._pid == os.getpid():
+                self._connection.close()
+            self._is_closed = True
+
+    def _begin(self, connection: sqlite3.Connection) -> None:
+        self._when_free(lambda: connection.execute("BEGIN IMMEDIATE"))
+
+    def _when_free(self, attempt: Callable[[], T]) -> T:
+        """Try until no other process holds the file's lock."""
+        deadline, pause_s = None, 0.00005
+        while True:
+            try:
+                return attempt()
+            except sqlite3.OperationalError as error:
+                if not is_busy(error):
+                    raise
+                deadline = deadline or time.monotonic() + self._timeout_s
+                if time.monotonic() > deadline:
+                    raise StoreBusyError(
+                        f"{self.path} was locked by another process for more than {self._timeout_s:g} s"
+                    ) from error
+            time.sleep(pause_s * (0.5 + random.random()))
+            pause_s = min(pause_s * 2, LONGEST_PAUSE_S)
+
+    def _commit(self, connection: sqlite3.Connection) -> None:
+        try:
+            connection.execute("COMMIT")
+        except sqlite3.Error:
+            self._roll_back(connection)
+            raise
+
+    def _roll_back(self, connection: sqlite3.Connection) -> None:
+        if connection.in_transaction:
+            connection.execute("ROLLBACK")
+        for notice in self.on_rollback:
+            notice()
+
+    def _connect(self) -> sqlite3.Connection:
+        try:
+            connection = sqlite3.connect(
+                self.path, timeout=0, isolation_level=None, check_same_thread=False, cached_statements=256
+            )
+            connection.execute("PRAGMA foreign_keys = ON")
+            connection.execute(f"PRAGMA synchronous = {self._durability}")
+            connection.execute(f"PRAGMA wal_autocheckpoint = {CHECKPOINT_PAGES}")
+            connection.execute("PRAGMA temp_store = MEMORY")
+        except sqlite3.Error as error:
+            raise translated(error, self.path) from error
+        return connection
+
+    def _migrate(self) -> None:
+        """Bring the file to this version: a new one from nothing, an older one step by step."""
+        connection = self.connection
+        (version,), (application,) = (connection.execute(f"PRAGMA {p}").fetchone() for p in ("user_version", "application_id"))
+        (tables,) = connection.execute("SELECT count(*) FROM sqlite_schema").fetchone()
+        if tables and application != APPLICATION_ID:
+            raise NotAStoreError(
+                f"{self.path} is a database, but not one of HoltMQ; `holtmq migrate` reads MiniQ's and litequeue's"
+            )
+        if version > len(self._steps):
+            raise StoreVersionError(
+                f"{self.path} is of version {version}, written by a newer HoltMQ; expected at most version {len(self._steps)}"
+            )
+        if version == len(self._steps):
+            return
+        if not tables:
+            connection.execute("PRAGMA journal_mode = WAL")
+        with self.transaction():
+            (version,) = connection.execute("PRAGMA user_version").fetchone()  # another process may have been faster
+            for step in self._steps[version:]:
+                for statement in statements(step):
+                    connection.execute(statement)
+            connection.execute(f"PRAGMA application_id = {APPLICATION_ID}")
+            connection.execute(f"PRAGMA user_version = {len(self._steps)}")
+
+
+def statements(script: str) -> Iterator[str]:
+    """The statements of a script one by one; sqlite3's executescript would commit the transaction around them."""
+    statement = ""
+    for line in script.splitlines(keepends=True):
+        statement += line
+        if sqlite3.complete_statement(statement):
+            yield statement
+            statement = ""
+
+
+def is_busy(error: sqlite3.Error) -> bool:
+    return error.sqlite_errorcode & 0xFF in (sqlite3.SQLITE_BUSY, sqlite3.SQLITE_LOCKED)
+
+
+def translated(error: sqlite3.Error, path: str) -> StoreError:
+    """What SQLite says, as one of our errors."""
+    code = getattr(error, "sqlite_errorcode", 0) & 0xFF
+    match code:
+        case sqlite3.SQLITE_BUSY | sqlite3.SQLITE_LOCKED:
+            return StoreBusyError(f"{path} is locked by another process")
+        case sqlite3.SQLITE_FULL:
+            return StoreFullError(f"{path}: the disk is full; nothing was written")
+        case sqlite3.SQLITE_READONLY:
+            return StoreReadOnlyError(f"{path} cannot be written; expected a file and a folder with write permission")
+        case sqlite3.SQLITE_NOTADB:
+            return NotAStoreError(f"{path} is no database; expected a HoltMQ file, or none")
+        case sqlite3.SQLITE_CORRUPT:
+            return NotAStoreError(f"{path} is damaged: {error}")
+        case sqlite3.SQLITE_CANTOPEN:
+            return StoreError(f"{path} cannot be opened: {error}; expected a file in a folder that exists")
+        case _:
+            return StoreError(f"{path}: {error}")

@@ -1,0 +1,118 @@
+"""The topology in the file: read whole when it has changed, written part by part."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from datetime import datetime
+
+from holtmq.store.database import Database
+from holtmq.table import FieldValue, Table
+from holtmq.table_json import table_from_json, table_to_json
+from holtmq.topology import Binding, Exchange, Queue, Removal, Topology
+
+
+class Declarations:
+    def __init__(self, database: Database) -> None:
+        self._database = database
+
+    def version(self) -> int:
+        """A number that grows with every change, whoever makes it."""
+        with self._database.lock() as connection:
+            return int(connection.execute("SELECT topology_version FROM state").fetchone()[0])
+
+    def load(self) -> Topology:
+        with self._database.lock() as connection:
+            exchanges = connection.execute(
+                "SELECT name, type, durable, auto_delete, internal, arguments, vhost FROM exchanges ORDER BY vhost, name"
+            )
+            queues = connection.execute(
+                "SELECT name, durable, auto_delete, exclusive, arguments, vhost FROM queues ORDER BY id"
+            )
+            bindings = connection.execute(
+                "SELECT source, destination, routing_key, arguments, destination_type, vhost, created_at, metadata "
+                "FROM bindings ORDER BY id"
+            )
+            return Topology(tuple(map(_exchange, exchanges)), tuple(map(_queue, queues)), tuple(map(_binding, bindings)))
+
+    def add_exchange(self, exchange: Exchange) -> None:
+        self._change(
+            "INSERT INTO exchanges VALUES (?, ?, ?, ?, ?, ?, ?)",
+            exchange.vhost, exchange.name, exchange.type, exchange.durable, exchange.auto_delete, exchange.internal,
+            to_text(exchange.arguments),
+        )  # fmt: skip
+
+    def add_queue(self, queue: Queue) -> None:
+        self._change(
+            "INSERT INTO queues (vhost, name, durable, auto_delete, exclusive, arguments) VALUES (?, ?, ?, ?, ?, ?)",
+            queue.vhost, queue.name, queue.durable, queue.auto_delete, queue.exclusive, to_text(queue.arguments),
+        )  # fmt: skip
+
+    def add_binding(self, binding: Binding) -> None:
+        self._change(
+            "INSERT INTO bindings (vhost, source, destination_type, destination, routing_key, arguments, created_at, metadata) "
+            "VALUES (?, ?, ?, ?, ?, ?, ?, ?)",
+            *_identity(binding), binding.created_at.isoformat() if binding.created_at else None, to_text(binding.metadata),
+        )  # fmt: skip
+
+    def remove(self, removal: Removal) -> None:
+        """Remove what a change took away. The messages of a queue are the message store's to remove, before."""
+        for binding in removal.bindings:
+            self._change(
+                "DELETE FROM bindings WHERE (vhost, source, destination_type, destination, routing_key, arguments) "
+                "= (?, ?, ?, ?, ?, ?)",
+                *_identity(binding),
+            )
+        for exchange in removal.exchanges:
+            self._change("DELETE FROM exchanges WHERE vhost = ? AND name = ?", exchange.vhost, exchange.name)
+        for queue in removal.queues:
+            self._change("DELETE FROM queues WHERE vhost = ? AND name = ?", queue.vhost, queue.name)
+
+    def queue_ids(self, vhost: str) -> dict[str, int]:
+        with self._database.lock() as connection:
+            return dict(connection.execute("SELECT name, id FROM queues WHERE vhost = ?", (vhost,)))
+
+    def _change(self, statement: str, *parameters: object) -> None:
+        with self._database.transaction() as connection:
+            connection.execute(statement, parameters)
+            connection.execute("UPDATE state SET topology_version = topology_version + 1")
+
+
+def to_text(table: Mapping[str, FieldValue]) -> str:
+    """A table as JSON: the same text for equal tables, so that the file can tell bindings apart."""
+    return json.dumps(table_to_json(table), sort_keys=True, ensure_ascii=False, separators=(",", ":"))
+
+
+def from_text(text: str | None) -> Table:
+    return table_from_json(json.loads(text), "file") if text else Table.of(None)
+
+
+def _identity(binding: Binding) -> tuple[str, ...]:
+    return (
+        binding.vhost, binding.source, binding.destination_type, binding.destination, binding.routing_key,
+        to_text(binding.arguments),
+    )  # fmt: skip
+
+
+def _exchange(row: tuple[str, str, int, int, int, str, str]) -> Exchange:
+    name, type_, durable, auto_delete, internal, arguments, vhost = row
+    return Exchange(name, type_, bool(durable), bool(auto_delete), bool(internal), from_text(arguments), vhost)
+
+
+def _queue(row: tuple[str, int, int, int, str, str]) -> Queue:
+    name, durable, auto_delete, exclusive, arguments, vhost = row
+    return Queue(name, bool(durable), bool(auto_delete), bool(exclusive), from_text(arguments), vhost)
+
+
+def _binding(row: tuple[str, str, str, str, str, str, str | None, str]) -> Binding:
+    source, destination, routing_key, arguments, destination_type, vhost, created_at, metadata = row
+    return Binding(
+        source,
+        destination,
+        routing_key,
+        from_text(arguments),
+        "queue" if destination_type == "queue" else "exchange",
+        vhost,
+        datetime.fromisoformat(created_at) if created_at else None,
+        from_text(metadata),
+    )

@@ -1,0 +1,306 @@
+"""Messages and their deliveries: appended, claimed, settled. Rules of queues (limits, dead letters) are the caller's.
+
+A put appends one row to `messages` and touches nothing else; deliveries and their indexes are made for many messages at
+once, by whoever looks first (`index_arrivals`). Every method belongs in a transaction of the caller's and gets the time.
+"""
+
+from __future__ import annotations
+
+import json
+import sqlite3
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from enum import IntEnum
+from typing import Any, NamedTuple
+
+from holtmq.store.database import Database
+from holtmq.store.keys import RoutingKeys
+
+ID_CLOCK_BITS = 20
+"""Ids start at the clock's milliseconds shifted by this, so that they tell the time; what matters is that they only grow."""
+LOOK_AHEAD = 200
+"""Ready messages that are looked at in their order before a pattern with many keys is answered key by key."""
+MANY_KEYS = 50
+
+
+class State(IntEnum):
+    """Where a message stands in a queue. To the user a delayed message is a ready one that is not to be had yet."""
+
+    READY = 0
+    LOCKED = 1
+    DONE = 2
+    FAILED = 3
+    DEAD = 4
+    DELAYED = 5
+
+
+@dataclass(slots=True)
+class NewMessage:
+    """A message on its way into the file."""
+
+    key_id: int
+    body: bytes
+    exchange: str = ""
+    priority: int = 0
+    headers: str | None = None
+    properties: str | None = None
+    due_at: int | None = None
+    expires_at: int | None = None
+
+    def row(self, queue_id: int | None, now_ms: int) -> tuple[object, ...]:
+        return (
+            now_ms << ID_CLOCK_BITS, queue_id, self.exchange, self.key_id, self.priority, now_ms, self.due_at,
+            self.expires_at, self.headers, self.properties, self.body,
+        )  # fmt: skip
+
+
+class Claim(NamedTuple):
+    """A message that was locked for the caller; `attempts` is what proves it when the message is settled."""
+
+    message_id: int
+    attempts: int
+    expires_at: int | None
+
+
+class StoredMessage(NamedTuple):
+    """A message in a queue, as it stands in the file."""
+
+    id: int
+    routing_key: str
+    exchange: str
+    priority: int
+    state: int
+    attempts: int
+    created_at: int
+    due_at: int | None
+    expires_at: int | None
+    locked_at: int | None
+    settled_at: int | None
+    headers: str | None
+    properties: str | None
+    body: bytes
+
+
+_APPEND = """
+INSERT INTO messages (id, queue_id, exchange, key_id, priority, created_at, due_at, expires_at, headers, properties, body)
+SELECT max(?, coalesce((SELECT max(id) FROM messages), 0) + 1, indexed_to + 1), ?, ?, ?, ?, ?, ?, ?, ?, ?, ? FROM state
+"""
+APPEND_IF_CURRENT = _APPEND + "WHERE topology_version = ? AND keys_version = ? RETURNING id"
+APPEND = _APPEND + "RETURNING id"
+APPEND_MANY = "INSERT INTO messages VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)"
+NEXT_ID = "SELECT max(?, coalesce((SELECT max(id) FROM messages), 0) + 1, indexed_to + 1) FROM state"
+DELIVER = "INSERT OR IGNORE INTO deliveries VALUES (?, ?, ?, ?, ?, 0, ?, ?, NULL, NULL)"
+INDEX_ARRIVALS = """
+INSERT INTO deliveries
+SELECT id, queue_id, CASE WHEN due_at IS NULL THEN 0 ELSE 5 END, priority, key_id, 0, due_at, expires_at, NULL, NULL
+FROM messages WHERE id > ? AND queue_id IS NOT NULL
+"""
+CLAIM_FIRST = """
+UPDATE deliveries SET state = 1, attempts = attempts + 1, due_at = ?, locked_at = ?
+WHERE queue_id = ? AND message_id = (
+    SELECT message_id FROM deliveries WHERE queue_id = ? AND state = 0 ORDER BY priority DESC, message_id LIMIT 1
+)
+RETURNING message_id, attempts, expires_at
+"""
+CLAIM_THESE = """
+UPDATE deliveries SET state = 1, attempts = attempts + 1, due_at = ?, locked_at = ?
+WHERE queue_id = ? AND message_id IN (SELECT value FROM json_each(?))
+RETURNING message_id, attempts, expires_at
+"""
+READY_IN_ORDER = """
+SELECT message_id, key_id FROM deliveries WHERE queue_id = ? AND state = 0 ORDER BY priority DESC, message_id LIMIT ?
+"""
+READY_OF_KEYS = """
+SELECT head.message_id FROM json_each(?) AS wanted, deliveries AS head
+WHERE head.queue_id = ? AND head.state = 0 AND head.key_id = wanted.value AND head.message_id IN (
+    SELECT message_id FROM deliveries WHERE queue_id = ? AND state = 0 AND key_id = wanted.value
+    ORDER BY priority DESC, message_id LIMIT ?
+)
+ORDER BY head.priority DESC, head.message_id LIMIT ?
+"""
+READ = """
+SELECT messages.id, routing_keys.key, exchange, deliveries.priority, state, attempts, created_at, deliveries.due_at,
+       deliveries.expires_at, locked_at, settled_at, headers, properties, body
+FROM deliveries JOIN messages ON messages.id = message_id JOIN routing_keys ON routing_keys.id = messages.key_id
+WHERE deliveries.queue_id = ?
+"""
+FREE_MESSAGE = "DELETE FROM messages WHERE id = ? AND NOT EXISTS (SELECT 1 FROM deliveries WHERE message_id = ?)"
+
+
+class MessageStore:
+    def __init__(self, database: Database, keys: RoutingKeys) -> None:
+        self._database = database
+        self._keys = keys
+
+    def append_alone(self, message: NewMessage, queue_id: int, now_ms: int, versions: tuple[int, int]) -> int | None:
+        """Put a message into a queue as a transaction of its own; None where topology or keys are not what they were."""
+        rows = self._database.execute_alone(APPEND_IF_CURRENT, (*message.row(queue_id, now_ms), *versions))
+        return int(rows[0][0]) if rows else None
+
+    def append_many(self, messages: Sequence[NewMessage], queue_id: int, now_ms: int) -> range:
+        """Put messages into a queue, in their order; their ids follow on one another."""
+        with self._database.transaction() as connection:
+            (first,) = connection.execute(NEXT_ID, (now_ms << ID_CLOCK_BITS,)).fetchone()
+            connection.executemany(APPEND_MANY, _rows(messages, first, queue_id, now_ms))
+            self.index_arrivals(connection)
+        return range(first, first + len(messages))
+
+    def publish(self, message: NewMessage, deliveries: Iterable[tuple[int, int, int | None]], now_ms: int) -> int:
+        """Put a message into several queues, each with its own priority and expiry, and its body once."""
+        with self._database.transaction() as connection:
+            (message_id,) = connection.execute(APPEND, message.row(None, now_ms)).fetchone()
+            state = State.READY if message.due_at is None else State.DELAYED
+            connection.executemany(
+                DELIVER,
+                [
+                    (message_id, queue_id, state, priority, message.key_id, message.due_at, expires_at)
+                    for queue_id, priority, expires_at in deliveries
+                ],
+            )
+        return int(message_id)
+
+    def deliver_again(self, message_id: int, queue_id: int, *, priority: int, key_id: int, expires_at: int | None) -> None:
+        """Put a message that is in the file already into one more queue."""
+        with self._database.transaction() as connection:
+            connection.execute(DELIVER, (message_id, queue_id, State.READY, priority, key_id, None, expires_at))
+
+    def index_arrivals(self, connection: sqlite3.Connection) -> None:
+        """Make the deliveries of messages that were only appended so far."""
+        indexed_to, newest = connection.execute("SELECT indexed_to, (SELECT max(id) FROM messages) FROM state").fetchone()
+        if newest is not None and newest > indexed_to:
+            connection.execute(INDEX_ARRIVALS, (indexed_to,))
+            connection.execute("UPDATE state SET indexed_to = ?", (newest,))
+
+    def release_due(self, queue_id: int, now_ms: int, max_attempts: int | None) -> list[int]:
+        """Make ready what waited long enough, and what was locked for too long; the ids of those tried too often."""
+        with self._database.transaction() as connection:
+            due = connection.execute("SELECT 1 FROM deliveries WHERE queue_id = ? AND due_at <= ? LIMIT 1", (queue_id, now_ms))
+            if due.fetchone() is None:
+                return []
+            exhausted: list[tuple[int]] = []
+            if max_attempts is not None:
+                exhausted = connection.execute(
+                    "SELECT message_id FROM deliveries WHERE queue_id = ? AND due_at <= ? AND state = 1 AND attempts >= ?",
+                    (queue_id, now_ms, max_attempts),
+                ).fetchall()
+            connection.execute(
+                "UPDATE deliveries SET state = 0, due_at = NULL, locked_at = NULL WHERE queue_id = ? AND due_at <= ?",
+                (queue_id, now_ms),
+            )
+        return [message_id for (message_id,) in exhausted]
+
+    def next_due(self, queue_id: int) -> int | None:
+        """When the next delayed message becomes ready, or the next lease runs out."""
+        with self._database.lock() as connection:
+            return connection.execute(  # type: ignore[no-any-return]
+                "SELECT min(due_at) FROM deliveries WHERE queue_id = ? AND due_at IS NOT NULL", (queue_id,)
+            ).fetchone()[0]
+
+    def claim(self, queue_id: int, patterns: Sequence[str] | None, limit: int, now_ms: int, lease_until: int) -> list[Claim]:
+        """Lock the first ready messages, of those whose key fits one of the patterns if there are any, in their order."""
+        with self._database.transaction() as connection:
+            if patterns is None and limit == 1:
+                claimed = connection.execute(CLAIM_FIRST, (lease_until, now_ms, queue_id, queue_id)).fetchall()
+            else:
+                ids = self._find_ready(connection, queue_id, patterns, limit)
+                order = {message_id: place for place, message_id in enumerate(ids)}
+                claimed = connection.execute(CLAIM_THESE, (lease_until, now_ms, queue_id, json.dumps(ids))).fetchall()
+                claimed.sort(key=lambda row: order[row[0]])
+        return [Claim(*row) for row in claimed]
+
+    def first_ready(self, queue_id: int, patterns: Sequence[str] | None) -> int | None:
+        with self._database.lock() as connection:
+            return next(iter(self._find_ready(connection, queue_id, patterns, 1)), None)
+
+    def _find_ready(
+        self, connection: sqlite3.Connection, queue_id: int, patterns: Sequence[str] | None, limit: int
+    ) -> list[int]:
+        if patterns is None:
+            return [row[0] for row in connection.execute(READY_IN_ORDER, (queue_id, limit))]
+        matching = [self._keys.matching(pattern) for pattern in patterns]
+        if sum(len(pattern.key_ids) for pattern in matching) > MANY_KEYS:
+            # A pattern that fits many keys most likely fits one of the first messages: look there before asking per key.
+            ahead = connection.execute(READY_IN_ORDER, (queue_id, LOOK_AHEAD)).fetchall()
+            found = [message_id for message_id, key_id in ahead if any(key_id in p.as_set for p in matching)]
+            if len(found) >= limit or len(ahead) < LOOK_AHEAD:
+                return found[:limit]
+        wanted = matching[0].as_json if len(matching) == 1 else json.dumps(sorted(set().union(*(p.as_set for p in matching))))
+        return [row[0] for row in connection.execute(READY_OF_KEYS, (wanted, queue_id, queue_id, limit, limit))]
+
+    def read(self, queue_id: int, message_ids: Sequence[int]) -> list[StoredMessage]:
+        """Messages of a queue by their ids, in that order; those that are not there are left out."""
+        query = READ + " AND message_id = ?"
+        with self._database.lock() as connection:
+            rows = [connection.execute(query, (queue_id, message_id)).fetchone() for message_id in message_ids]
+        return [StoredMessage(*row) for row in rows if row is not None]
+
+    def find(
+        self, queue_id: int, states: Sequence[State], limit: int, locked_before_ms: int | None = None
+    ) -> list[StoredMessage]:
+        """Messages of a queue in some states, oldest first."""
+        query = (
+            READ + " AND state IN (SELECT value FROM json_each(?)) AND (? IS NULL OR locked_at < ?) ORDER BY message_id LIMIT ?"
+        )
+        parameters = (queue_id, json.dumps(states), locked_before_ms, locked_before_ms, limit)
+        with self._database.lock() as connection:
+            return [StoredMessage(*row) for row in connection.execute(query, parameters)]
+
+    def count(self, queue_id: int) -> dict[State, int]:
+        """How many messages of a queue are in each state."""
+        with self._database.lock() as connection:
+            rows = connection.execute("SELECT state, count(*) FROM deliveries WHERE queue_id = ? GROUP BY state", (queue_id,))
+            return {State(state): number for state, number in rows}
+
+    def count_ready(self, queue_id: int, most: int) -> int:
+        """How many messages of a queue are ready, counted up to `most`."""
+        query = "SELECT count(*) FROM (SELECT 1 FROM deliveries WHERE queue_id = ? AND state = 0 LIMIT ?)"
+        with self._database.lock() as connection:
+            return int(connection.execute(query, (queue_id, most)).fetchone()[0])
+
+    def is_locked(self, queue_id: int, claim: Claim) -> bool:
+        query = "SELECT 1 FROM deliveries WHERE message_id = ? AND queue_id = ? AND state = 1 AND attempts = ?"
+        with self._database.lock() as connection:
+            return connection.execute(query, (claim.message_id, queue_id, claim.attempts)).fetchone() is not None
+
+    def remove(self, queue_id: int, message_id: int) -> None:
+        with self._database.transaction() as connection:
+            connection.execute("DELETE FROM deliveries WHERE message_id = ? AND queue_id = ?", (message_id, queue_id))
+            connection.execute(FREE_MESSAGE, (message_id, message_id))
+
+    def set_state(self, queue_id: int, message_id: int, state: State, *, due_at: int | None, settled_at: int | None) -> None:
+        with self._database.transaction() as connection:
+            connection.execute(
+                "UPDATE deliveries SET state = ?, due_at = ?, settled_at = ?, locked_at = NULL "
+                "WHERE message_id = ? AND queue_id = ?",
+                (state, due_at, settled_at, message_id, queue_id),
+            )
+
+    def extend(self, queue_id: int, message_id: int, lease_until: int) -> None:
+        with self._database.transaction() as connection:
+            connection.execute(
+                "UPDATE deliveries SET due_at = ? WHERE message_id = ? AND queue_id = ?", (lease_until, message_id, queue_id)
+            )
+
+    def delete(self, queue_id: int, states: Sequence[State], settled_before_ms: int | None = None) -> int:
+        """Remove the messages of a queue in some states, those settled before a time if one is given."""
+        with self._database.transaction() as connection:
+            removed = connection.execute(
+                "DELETE FROM deliveries WHERE queue_id = ? AND state IN (SELECT value FROM json_each(?)) "
+                "AND (? IS NULL OR settled_at < ?) RETURNING message_id",
+                (queue_id, json.dumps(states), settled_before_ms, settled_before_ms),
+            ).fetchall()
+            connection.executemany(FREE_MESSAGE, [(message_id, message_id) for (message_id,) in removed])
+        return len(removed)
+
+    def expired(self, queue_id: int, now_ms: int) -> list[int]:
+        query = "SELECT message_id FROM deliveries WHERE queue_id = ? AND state IN (0, 5) AND expires_at <= ?"
+        with self._database.lock() as connection:
+            return [message_id for (message_id,) in connection.execute(query, (queue_id, now_ms))]
+
+
+def _rows(messages: Sequence[NewMessage], first: int, queue_id: int, now_ms: int) -> Iterator[tuple[Any, ...]]:
+    for place, m in enumerate(messages):
+        yield (
+            first + place, queue_id, m.exchange, m.key_id, m.priority, now_ms, m.due_at, m.expires_at, m.headers,
+            m.properties, m.body,
+        )  # fmt: skip
