@@ -9,12 +9,12 @@ from holtmq.errors import InvalidValueError
 from holtmq.table import describe
 
 Content: TypeAlias = bytes | bytearray | memoryview | str | dict[str, Any] | list[Any] | int | float | bool | None
-TEXT = "text/plain; charset=utf-8"
-JSON = "application/json"
+TEXT = '{"content_type": "text/plain; charset=utf-8"}'
+JSON = '{"content_type": "application/json"}'
 
 
 def encode(content: Content) -> tuple[bytes, str | None]:
-    """The body of a message and its content type: bytes as they are, a text as UTF-8, everything else as JSON."""
+    """The body of a message and its properties as JSON text: bytes as they are, a text as UTF-8, all else as JSON."""
     if isinstance(content, bytes):
         return content, None
     if isinstance(content, bytearray | memoryview):

@@ -9,7 +9,7 @@ from typing import assert_never
 
 import amqp
 
-from holtmq import Binding, Exchange, Queue, Router
+from holtmq import Binding, Embedded, Exchange, Queue, Router
 from holtmq.errors import AmqpError
 from holtmq.table import to_plain
 from tests.conformance.naive import NaiveBroker, RefusedError
@@ -70,6 +70,53 @@ class RouterTarget(LocalTarget):
 class NaiveTarget(LocalTarget):
     def __init__(self, *, strict_unbind: bool = True) -> None:
         self.broker: NaiveBroker = NaiveBroker(strict_unbind=strict_unbind)
+
+
+class EmbeddedTarget(Target):
+    """A HoltMQ file: each message is published, and popped from whatever queues it came to."""
+
+    def __init__(self, mq: Embedded) -> None:
+        self._mq = mq
+        self._queues: set[str] = set()
+
+    def apply(self, action: Action) -> Outcome:
+        try:
+            return self._apply(action)
+        except AmqpError as error:
+            return error.reply_code
+
+    def _apply(self, action: Action) -> Outcome:
+        mq = self._mq
+        match action:
+            case Exchange(name=name, type=type_, internal=internal, auto_delete=auto_delete, arguments=arguments):
+                mq.declare_exchange(name, type_, internal=internal, auto_delete=auto_delete, arguments=arguments)
+            case Queue(name=name, arguments=arguments):
+                mq.declare_queue(name, arguments=arguments)
+                self._queues.add(name)
+            case Bind(binding) | Unbind(binding):
+                change = mq.bind if isinstance(action, Bind) else mq.unbind
+                kind = binding.destination_type
+                change(
+                    binding.destination, binding.source, binding.routing_key, arguments=binding.arguments, destination_type=kind
+                )
+            case DeleteExchange(name):
+                mq.delete_exchange(name)
+            case DeleteQueue(name):
+                mq.delete_queue(name)
+                self._queues.discard(name)
+            case Publish(exchange, key, headers):
+                mq.publish(b"m", key, exchange=exchange, headers=headers)
+                return tuple(name for name in sorted(self._queues) if self._drain(name))
+            case _:
+                assert_never(action)
+        return None
+
+    def _drain(self, name: str) -> bool:
+        messages = self._mq.queue(name).pop_many(10)
+        assert len(messages) <= 1, f"more than one copy in {name}"
+        for message in messages:
+            message.ack()
+        return bool(messages)
 
 
 class AmqpTarget(Target):

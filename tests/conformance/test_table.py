@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+import itertools
 import json
+from pathlib import Path
 
 import pytest
 
+import holtmq
 from tests.conformance.record import RECORDED
 from tests.conformance.table import Scenario, load
-from tests.conformance.targets import LocalTarget, NaiveTarget, RouterTarget
+from tests.conformance.targets import EmbeddedTarget, LocalTarget, NaiveTarget, RouterTarget
 
 SCENARIOS = load()
 
@@ -18,6 +21,20 @@ SCENARIOS = load()
 def test_every_case_has_its_outcome(target: type[LocalTarget], scenario: Scenario) -> None:
     outcomes = zip(scenario.steps, target().run(scenario), strict=True)
     assert [(step.text, outcome) for step, outcome in outcomes] == [(step.text, step.expected) for step in scenario.steps]
+
+
+@pytest.mark.parametrize("scenario", SCENARIOS, ids=lambda scenario: scenario.rule)
+def test_every_case_holds_in_a_file_that_two_have_open(scenario: Scenario, tmp_path: Path) -> None:
+    """Each step is taken through another one of the two, so that each must notice what the other changed."""
+    path = tmp_path / "shop.db"
+    with holtmq.open(path, durability="off") as one, holtmq.open(path, durability="off") as other:
+        targets = itertools.cycle([EmbeddedTarget(one), EmbeddedTarget(other)])
+        shared = EmbeddedTarget(one)
+        outcomes = []
+        for step, target in zip(scenario.steps, targets, strict=False):
+            target._queues = shared._queues
+            outcomes.append((step.text, target.apply(step.action)))
+    assert outcomes == [(step.text, step.expected) for step in scenario.steps]
 
 
 @pytest.mark.parametrize("scenario", SCENARIOS, ids=lambda scenario: scenario.rule)

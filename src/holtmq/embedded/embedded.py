@@ -6,7 +6,6 @@ keys changed since it was last seen, and every put says in the same statement wh
 
 from __future__ import annotations
 
-import json
 import sqlite3
 import time
 from collections.abc import Callable, Iterator, Mapping
@@ -109,9 +108,10 @@ class Embedded:
 
     def delete_queue(self, name: str) -> None:
         """Remove a queue with its bindings and its messages."""
-        with self._transaction():
+        with self._transaction() as connection:
             if name in self._queues:
-                self.messages.delete(self._queues[name][0], list(State))
+                self.messages.index_arrivals(connection)
+                self.messages.delete(connection, self._queues[name][0], list(State))
             self._remove(self._router.delete_queue(name))
 
     def bind(
@@ -160,7 +160,7 @@ class Embedded:
     ) -> int | None:
         """Send a message through an exchange; its id, or None where it reached no queue."""
         key = as_key(routing_key)
-        with self._transaction():
+        with self._transaction() as connection:
             now = self.now_ms()
             route = self._router.resolve(exchange, key, headers)
             message = self.new_message(content, key, QueueSettings(), now, headers, priority, ttl_ms, delay_s, exchange)
@@ -175,25 +175,22 @@ class Embedded:
                 deliveries.append((queue_id, own_priority, expiry(now, bound_ttl_ms, settings.ttl_ms)))
             if not deliveries:
                 return None
-            message_id = self.messages.publish(message, deliveries, now)
+            message_id = self.messages.publish(connection, message, deliveries, now)
         self.bell.ring()
         return message_id
 
     def queue(self, name: str) -> Queue:
         """A queue to put to and pop from; it is made if it does not exist."""
-        if name not in self._queues:
-            with self._transaction():
-                if name not in self._queues:
-                    self.declare_queue(name)
-        return Queue(name, self)
+        with self._transaction():
+            return Queue(name, self) if name in self._queues else self.declare_queue(name)
 
     def producer(self, queue: str) -> Producer:
         """Sends to a queue in the background, many messages in one transaction when they come fast."""
         return self._keep(Producer(self.queue(queue)))
 
-    def consumer(self, queue: str, *, concurrency: int = 1, lease_s: float = 60) -> Consumer:
-        """Calls you for messages of a queue, in threads of its own."""
-        return self._keep(Consumer(self.queue(queue), concurrency=concurrency, lease_s=lease_s))
+    def consumer(self, queue: str, *, concurrency: int = 1, lease_s: float = 60, back_off_s: float = 1) -> Consumer:
+        """Calls you for messages of a queue, in threads of its own; tries again after `back_off_s`, then twice that, …"""
+        return self._keep(Consumer(self.queue(queue), concurrency=concurrency, lease_s=lease_s, back_off_s=back_off_s))
 
     def explain(self, exchange: str, routing_key: Key, headers: Mapping[str, FieldValue] | None = None) -> Explanation:
         """Why a message published so would go where it would go."""
@@ -245,14 +242,12 @@ class Embedded:
             raise NotFoundError(f"no queue {name!r} in vhost {DEFAULT_VHOST!r}") from None
 
     @contextmanager
-    def working(self, queue: str) -> Iterator[tuple[int, QueueSettings]]:
+    def working(self, queue: str) -> Iterator[tuple[sqlite3.Connection, int, QueueSettings]]:
         """A transaction on a queue of which all messages are indexed."""
         with self._transaction() as connection:
-            found = self.queue_of(queue)
+            queue_id, settings = self.queue_of(queue)
             self.messages.index_arrivals(connection)
-            yield found
-
-    looking = working  # a look is a transaction as well: what has arrived must be indexed before it can be seen
+            yield connection, queue_id, settings
 
     def new_message(
         self,
@@ -267,10 +262,8 @@ class Embedded:
         exchange: str = DEFAULT_EXCHANGE,
     ) -> NewMessage:
         """Check and encode a message for the file."""
-        require_short_string(key, "a routing key")
-        body, content_type = encode(content)
-        properties = None if content_type is None else json.dumps({"content_type": content_type})
-        message = NewMessage(self.keys.intern(key), body, exchange, properties=properties)
+        body, properties = encode(content)
+        message = NewMessage(self.intern(key), body, exchange, properties=properties)
         if priority is not None:
             message.priority = _checked_number(priority, "a priority", HIGHEST_PRIORITY)
         if headers:
@@ -283,29 +276,31 @@ class Embedded:
             message.due_at = now + round(delay_s * 1000)
         return message
 
-    def bury(self, queue: str, message_id: int, reason: str) -> None:
+    def intern(self, key: str) -> int:
+        require_short_string(key, "a routing key")
+        return self.keys.intern(key)
+
+    def bury(self, connection: sqlite3.Connection, queue: str, message_id: int, reason: str) -> None:
         """A message that is dead here, because it was tried too often or came too late, goes to the dead letters."""
         queue_id, settings = self._queues[queue]
         if settings.dead_letter_exchange is not None:
-            self._dead_letter(queue_id, settings, message_id)
-            self.messages.remove(queue_id, message_id)
+            self._dead_letter(connection, queue_id, settings, message_id)
+            self.messages.remove(connection, queue_id, message_id)
         elif reason == "expired":
-            self.messages.remove(queue_id, message_id)
+            self.messages.remove(connection, queue_id, message_id)
         else:
-            self.messages.set_state(queue_id, message_id, State.DEAD, due_at=None, settled_at=self.now_ms())
+            self.messages.set_state(connection, queue_id, message_id, State.DEAD, settled_at=self.now_ms())
 
-    def _dead_letter(self, queue_id: int, settings: QueueSettings, message_id: int) -> None:
+    def _dead_letter(self, connection: sqlite3.Connection, queue_id: int, settings: QueueSettings, message_id: int) -> None:
         (message,) = self.messages.read(queue_id, [message_id])
-        key = settings.dead_letter_routing_key or message.routing_key
         exchange = settings.dead_letter_exchange or DEFAULT_EXCHANGE
         if exchange != DEFAULT_EXCHANGE and exchange not in self._router.registry.exchanges:
             return
-        for name in self._router.route(exchange, key):
+        for name in self._router.route(exchange, settings.dead_letter_routing_key or message.routing_key):
             target, its_settings = self._queues[name]
             if target != queue_id:
                 expires_at = expiry(self.now_ms(), None, its_settings.ttl_ms)
-                key_id = self.keys.intern(message.routing_key)
-                self.messages.deliver_again(message_id, target, priority=message.priority, key_id=key_id, expires_at=expires_at)
+                self.messages.deliver_again(connection, message_id, target, message, expires_at)
 
     @contextmanager
     def _transaction(self) -> Iterator[sqlite3.Connection]:

@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
+from sqlite3 import Connection
 from threading import Event
 from typing import TYPE_CHECKING, TypeAlias
 
 from holtmq.embedded.message import STATE_NAMES, Message, StateName, message_of
+from holtmq.embedded.settings import QueueSettings
 from holtmq.errors import InvalidValueError, LeaseLostError, NotFoundError, QueueFullError
-from holtmq.message import Content
-from holtmq.store import Claim, State
+from holtmq.message import Content, encode
+from holtmq.store import State
 from holtmq.table import FieldValue, describe, require_short_string
 
 if TYPE_CHECKING:
@@ -44,9 +46,8 @@ class Queue:
         delay_s: float = 0,
     ) -> int:
         """Add a message; its id. When this returns the message is in the file."""
-        owner, key = self._owner, as_key(routing_key)
+        owner, key, now = self._owner, as_key(routing_key), self._owner.now_ms()
         queue_id, settings = owner.queue_of(self.name)
-        now = owner.now_ms()
         if settings.max_length is None and not owner.database.in_transaction:
             message = owner.new_message(content, key, settings, now, headers, priority, ttl_ms, delay_s)
             message_id = self._messages.append_alone(message, queue_id, now, owner.versions)
@@ -56,12 +57,24 @@ class Queue:
                     self._index()
                 owner.bell.ring()
                 return message_id
-        (message_id,) = self._put_all([(content, key, headers, priority, ttl_ms, delay_s)])
+        with owner.working(self.name) as (connection, queue_id, settings):
+            self._require_room(queue_id, settings, 1)
+            message = owner.new_message(content, key, settings, now, headers, priority, ttl_ms, delay_s)
+            message_id = self._messages.append(connection, message, queue_id, now)
+        owner.bell.ring()
         return message_id
 
     def put_many(self, messages: Iterable[tuple[Content, Key]]) -> range:
         """Add messages, each with its key, all or none of them; their ids."""
-        return self._put_all([(content, as_key(key), None, None, None, 0) for content, key in messages])
+        owner, now = self._owner, self._owner.now_ms()
+        with owner.working(self.name) as (connection, queue_id, settings):
+            intern = owner.intern
+            contents = [(intern(as_key(key)), *encode(content)) for content, key in messages]
+            self._require_room(queue_id, settings, len(contents))
+            expires_at = None if settings.ttl_ms is None else now + settings.ttl_ms
+            ids = self._messages.append_many(connection, contents, queue_id, now, expires_at)
+        owner.bell.ring()
+        return ids
 
     def pop(self, pattern: Patterns = None, *, lease_s: float = LEASE_S, wait_s: float = 0) -> Message | None:
         """Lock the first message that is ready, of those whose key fits the pattern, or one of several.
@@ -101,68 +114,67 @@ class Queue:
 
     def peek(self, pattern: Patterns = None) -> Message | None:
         """The message that a pop would give, untouched."""
-        with self._owner.looking(self.name) as (queue_id, _):
-            first = self._messages.first_ready(queue_id, as_patterns(pattern))
-            return None if first is None else self.get(first)
+        with self._owner.working(self.name) as (connection, queue_id, settings):
+            self._release_due(connection, queue_id, settings)
+            ids = self._messages.find_ready(connection, queue_id, as_patterns(pattern), 1)
+            return next((message_of(stored, self) for stored in self._messages.read(queue_id, ids)), None)
 
     def get(self, message_id: int) -> Message | None:
         """A message of this queue by its id, whatever its state."""
-        with self._owner.looking(self.name) as (queue_id, _):
+        with self._owner.working(self.name) as (_, queue_id, _settings):
             return next((message_of(stored, self) for stored in self._messages.read(queue_id, [message_id])), None)
 
     def ack(self, message: Message) -> None:
-        with self._owner.working(self.name) as (queue_id, settings):
-            self._require_lease(queue_id, message)
+        with self._owner.working(self.name) as (connection, queue_id, settings):
             if settings.retention_ms:
-                now = self._owner.now_ms()
-                self._messages.set_state(queue_id, message.id, State.DONE, due_at=None, settled_at=now)
-            else:
-                self._messages.remove(queue_id, message.id)
+                self._settle(connection, queue_id, message, State.DONE)
+            elif not self._messages.remove_mine(connection, queue_id, message.id, message.attempts):
+                raise self._lease_lost(message)
 
     def fail(self, message: Message) -> None:
-        with self._owner.working(self.name) as (queue_id, _):
-            self._require_lease(queue_id, message)
-            self._messages.set_state(queue_id, message.id, State.FAILED, due_at=None, settled_at=self._owner.now_ms())
+        with self._owner.working(self.name) as (connection, queue_id, _):
+            self._settle(connection, queue_id, message, State.FAILED)
 
     def retry(self, message: Message | int, *, delay_s: float = 0) -> None:
         """Make a message ready again: one that is locked by its holder, or one that is done, failed or dead by its id."""
-        with self._owner.working(self.name) as (queue_id, settings):
+        due = self._owner.now_ms() + round(delay_s * 1000) if delay_s > 0 else None
+        state = State.DELAYED if due else State.READY
+        with self._owner.working(self.name) as (connection, queue_id, settings):
             if isinstance(message, Message) and message.state == "locked":
-                self._require_lease(queue_id, message)
+                if not self._messages.settle_mine(connection, queue_id, message.id, message.attempts, state, due_at=due):
+                    raise self._lease_lost(message)
                 if settings.max_attempts is not None and message.attempts >= settings.max_attempts:
-                    self._owner.bury(self.name, message.id, "delivery_limit")
-                    return
+                    self._owner.bury(connection, self.name, message.id, "delivery_limit")
             else:
-                self._require_settled(message if isinstance(message, int) else message.id)
-            message_id = message if isinstance(message, int) else message.id
-            due = self._owner.now_ms() + round(delay_s * 1000) if delay_s > 0 else None
-            state = State.DELAYED if due else State.READY
-            self._messages.set_state(queue_id, message_id, state, due_at=due, settled_at=None)
+                message_id = message if isinstance(message, int) else message.id
+                self._require_settled(message_id)
+                self._messages.set_state(connection, queue_id, message_id, state, due_at=due)
         self._owner.bell.ring()
 
     def extend(self, message: Message, lease_s: float) -> Message:
-        with self._owner.working(self.name) as (queue_id, _):
-            self._require_lease(queue_id, message)
-            self._messages.extend(queue_id, message.id, self._owner.now_ms() + round(lease_s * 1000))
+        due = self._owner.now_ms() + round(lease_s * 1000)
+        with self._owner.working(self.name) as (connection, queue_id, _):
+            if not self._messages.settle_mine(connection, queue_id, message.id, message.attempts, State.LOCKED, due_at=due):
+                raise self._lease_lost(message)
             extended = self.get(message.id)
         assert extended is not None
         return extended
 
     def list_messages(self, state: StateName | None = None, *, limit: int = LISTED) -> list[Message]:
         """Messages in a state, or in any, oldest first."""
-        with self._owner.looking(self.name) as (queue_id, _):
+        with self._owner.working(self.name) as (_connection, queue_id, _):
             return [message_of(stored, self) for stored in self._messages.find(queue_id, states_of(state), limit)]
 
     def list_locked(self, longer_than_s: float, *, limit: int = LISTED) -> list[Message]:
         """Messages that have been locked for longer than this."""
         before = self._owner.now_ms() - round(longer_than_s * 1000)
-        with self._owner.looking(self.name) as (queue_id, _):
+        with self._owner.working(self.name) as (_connection, queue_id, _):
             found = self._messages.find(queue_id, [State.LOCKED], limit, locked_before_ms=before)
             return [message_of(stored, self) for stored in found]
 
     def size(self, state: StateName = "ready") -> int:
         """How many messages are in a state."""
-        with self._owner.looking(self.name) as (queue_id, _):
+        with self._owner.working(self.name) as (_connection, queue_id, _):
             counts = self._messages.count(queue_id)
         return sum(counts.get(one, 0) for one in states_of(state))
 
@@ -172,7 +184,7 @@ class Queue:
 
     def full(self) -> bool:
         """Whether a put would be refused."""
-        with self._owner.looking(self.name) as (queue_id, settings):
+        with self._owner.working(self.name) as (_connection, queue_id, settings):
             most = settings.max_length
             return most is not None and self._messages.count_ready(queue_id, most + 1) >= most
 
@@ -180,58 +192,56 @@ class Queue:
         """Remove settled messages that were settled longer ago than this, and those whose time to live is over."""
         now = self._owner.now_ms()
         before = now - round(older_than_s * 1000) + (0 if older_than_s else 1)
-        with self._owner.working(self.name) as (queue_id, _):
+        with self._owner.working(self.name) as (connection, queue_id, _):
             chosen = [one for name in states for one in states_of(name)]
-            for message_id in self._messages.expired(queue_id, now):
-                self._owner.bury(self.name, message_id, "expired")
-            return self._messages.delete(queue_id, chosen, settled_before_ms=before)
+            for message_id in self._messages.expired(connection, queue_id, now):
+                self._owner.bury(connection, self.name, message_id, "expired")
+            return self._messages.delete(connection, queue_id, chosen, settled_before_ms=before)
 
     def purge(self) -> int:
         """Remove all messages that are ready, delayed ones included; how many there were."""
-        with self._owner.working(self.name) as (queue_id, _):
-            return self._messages.delete(queue_id, [State.READY, State.DELAYED])
+        with self._owner.working(self.name) as (connection, queue_id, _):
+            return self._messages.delete(connection, queue_id, [State.READY, State.DELAYED])
 
     def __repr__(self) -> str:
         return f"Queue({self.name!r} in {self._owner.path})"
 
-    def _put_all(
-        self, messages: list[tuple[Content, str, Mapping[str, FieldValue] | None, int | None, int | None, float]]
-    ) -> range:
-        owner, now = self._owner, self._owner.now_ms()
-        with owner.working(self.name) as (queue_id, settings):
-            if settings.max_length is not None:
-                ready = self._messages.count_ready(queue_id, settings.max_length + 1)
-                if ready + len(messages) > settings.max_length:
-                    raise QueueFullError(
-                        f"queue {self.name!r} may hold {settings.max_length} ready messages and has {ready}; "
-                        f"got {len(messages)} more"
-                    )
-            made = [
-                owner.new_message(content, key, settings, now, headers, priority, ttl_ms, delay_s)
-                for content, key, headers, priority, ttl_ms, delay_s in messages
-            ]
-            ids = self._messages.append_many(made, queue_id, now)
-        owner.bell.ring()
-        return ids
+    def _require_room(self, queue_id: int, settings: QueueSettings, wanted: int) -> None:
+        if settings.max_length is None:
+            return
+        ready = self._messages.count_ready(queue_id, settings.max_length + 1)
+        if ready + wanted > settings.max_length:
+            raise QueueFullError(
+                f"queue {self.name!r} may hold {settings.max_length} ready messages and has {ready}; got {wanted} more"
+            )
 
     def _claim(self, most: int, patterns: list[str] | None, lease_s: float) -> list[Message]:
-        with self._owner.working(self.name) as (queue_id, settings):
-            now = self._owner.now_ms()
-            for message_id in self._messages.release_due(queue_id, now, settings.max_attempts):
-                self._owner.bury(self.name, message_id, "delivery_limit")
-            fresh: list[Claim] = []
+        with self._owner.working(self.name) as (connection, queue_id, settings):
+            now = self._release_due(connection, queue_id, settings)
+            lease_until = now + round(lease_s * 1000)
+            fresh: list[int] = []
             while len(fresh) < most:
-                wanted = most - len(fresh)
-                claims = self._messages.claim(queue_id, patterns, wanted, now, now + round(lease_s * 1000))
+                claims = self._messages.claim(connection, queue_id, patterns, most - len(fresh), now, lease_until)
+                if not claims:
+                    break
                 for claim in claims:
                     if claim.expires_at is not None and claim.expires_at <= now:
-                        self._owner.bury(self.name, claim.message_id, "expired")
+                        self._owner.bury(connection, self.name, claim.message_id, "expired")
                     else:
-                        fresh.append(claim)
-                if len(claims) < wanted:
-                    break
-            stored = self._messages.read(queue_id, [claim.message_id for claim in fresh])
+                        fresh.append(claim.message_id)
+            stored = self._messages.read(queue_id, fresh)
         return [message_of(one, self) for one in stored]
+
+    def _release_due(self, connection: Connection, queue_id: int, settings: QueueSettings) -> int:
+        now = self._owner.now_ms()
+        for message_id in self._messages.release_due(connection, queue_id, now, settings.max_attempts):
+            self._owner.bury(connection, self.name, message_id, "delivery_limit")
+        return now
+
+    def _settle(self, connection: Connection, queue_id: int, message: Message, state: State) -> None:
+        now = self._owner.now_ms()
+        if not self._messages.settle_mine(connection, queue_id, message.id, message.attempts, state, settled_at=now):
+            raise self._lease_lost(message)
 
     def _wait(self, mark: int, longest_ms: float) -> None:
         """Wait for a message to come, or to become ready because its time has come."""
@@ -244,12 +254,11 @@ class Queue:
         with self._owner.working(self.name):
             pass  # entering indexes
 
-    def _require_lease(self, queue_id: int, message: Message) -> None:
-        if not self._messages.is_locked(queue_id, Claim(message.id, message.attempts, None)):
-            raise LeaseLostError(
-                f"message {message.id} of queue {self.name!r} is not locked by this caller any more: "
-                "it was settled already, or its lease ran out and another took it"
-            )
+    def _lease_lost(self, message: Message) -> LeaseLostError:
+        return LeaseLostError(
+            f"message {message.id} of queue {self.name!r} is not locked by this caller any more: "
+            "it was settled already, or its lease ran out and another took it"
+        )
 
     def _require_settled(self, message_id: int) -> None:
         current = self.get(message_id)
@@ -272,10 +281,10 @@ def as_patterns(pattern: Patterns) -> list[str] | None:
     """One pattern, several, or none, which asks for any message."""
     if pattern is None:
         return None
-    patterns = [pattern] if isinstance(pattern, str) else list(pattern)
+    patterns = list(pattern) if isinstance(pattern, list | tuple) else [pattern]
     for one in patterns:
         require_short_string(one, "a pattern")
-    return patterns
+    return patterns  # type: ignore[return-value]  # each was just checked
 
 
 def states_of(name: StateName | None) -> Sequence[State]:

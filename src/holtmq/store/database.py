@@ -12,9 +12,10 @@ import sqlite3
 import threading
 import time
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import AbstractContextManager
 from importlib.resources import files
 from pathlib import Path
+from types import TracebackType
 from typing import Any, Literal, TypeAlias, TypeVar
 
 from holtmq.errors import (
@@ -35,6 +36,7 @@ STEPS = (files("holtmq.store").joinpath("schema.sql").read_text(),)
 TIMEOUT_S = 30.0
 LONGEST_PAUSE_S = 0.002
 CHECKPOINT_PAGES = 4000
+CACHE_KIB = 32 * 1024
 
 
 class Database:
@@ -54,6 +56,7 @@ class Database:
         self._is_closed = False
         self.on_rollback: list[Callable[[], None]] = []
         """Called when a transaction was undone, for those who remember what they saw in it."""
+        self._reading, self._writing = _Reading(self), _Writing(self)
         self._connection, self._pid = self._connect(), os.getpid()
         with self.lock():
             self._migrate()
@@ -67,32 +70,13 @@ class Database:
             self._connection, self._pid = self._connect(), os.getpid()
         return self._connection
 
-    @contextmanager
-    def lock(self) -> Iterator[sqlite3.Connection]:
+    def lock(self) -> AbstractContextManager[sqlite3.Connection]:
         """Have the connection to oneself, to read; SQLite's errors come out as ours."""
-        with self._lock:
-            try:
-                yield self.connection
-            except sqlite3.Error as error:
-                raise translated(error, self.path) from error
+        return self._reading
 
-    @contextmanager
-    def transaction(self) -> Iterator[sqlite3.Connection]:
+    def transaction(self) -> AbstractContextManager[sqlite3.Connection]:
         """Write: all of it or, if an error leaves the block, nothing. Within another one, a part of that."""
-        with self.lock() as connection:
-            if self._depth == 0:
-                self._begin(connection)
-            self._depth += 1
-            try:
-                yield connection
-            except BaseException:
-                self._depth -= 1
-                if self._depth == 0:
-                    self._roll_back(connection)
-                raise
-            self._depth -= 1
-            if self._depth == 0:
-                self._commit(connection)
+        return self._writing
 
     def execute_alone(self, statement: str, parameters: tuple[object, ...]) -> list[tuple[Any, ...]]:
         """One statement that is a transaction of its own, for the hot path: it saves the BEGIN and the COMMIT."""
@@ -158,6 +142,7 @@ class Database:
             connection.execute(f"PRAGMA synchronous = {self._durability}")
             connection.execute(f"PRAGMA wal_autocheckpoint = {CHECKPOINT_PAGES}")
             connection.execute("PRAGMA temp_store = MEMORY")
+            connection.execute(f"PRAGMA cache_size = -{CACHE_KIB}")
         except sqlite3.Error as error:
             raise translated(error, self.path) from error
         return connection
@@ -168,9 +153,7 @@ class Database:
         (version,), (application,) = (connection.execute(f"PRAGMA {p}").fetchone() for p in ("user_version", "application_id"))
         (tables,) = connection.execute("SELECT count(*) FROM sqlite_schema").fetchone()
         if tables and application != APPLICATION_ID:
-            raise NotAStoreError(
-                f"{self.path} is a database, but not one of HoltMQ; `holtmq migrate` reads MiniQ's and litequeue's"
-            )
+            raise NotAStoreError(f"{self.path} is a database of another program; expected a HoltMQ file, or none")
         if version > len(self._steps):
             raise StoreVersionError(
                 f"{self.path} is of version {version}, written by a newer HoltMQ; expected at most version {len(self._steps)}"
@@ -186,6 +169,55 @@ class Database:
                     connection.execute(statement)
             connection.execute(f"PRAGMA application_id = {APPLICATION_ID}")
             connection.execute(f"PRAGMA user_version = {len(self._steps)}")
+
+
+class _Reading:
+    """The lock of a database as a context. A class, entered again and again: every call of the library passes here."""
+
+    def __init__(self, database: Database) -> None:
+        self._database = database
+
+    def __enter__(self) -> sqlite3.Connection:
+        database = self._database
+        database._lock.acquire()
+        try:
+            return database.connection
+        except BaseException:
+            database._lock.release()
+            raise
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
+        self._database._lock.release()
+        if isinstance(error, sqlite3.Error):
+            raise translated(error, self._database.path) from error
+
+
+class _Writing(_Reading):
+    """A transaction as a context; one inside another is a part of it."""
+
+    def __enter__(self) -> sqlite3.Connection:
+        connection = super().__enter__()
+        try:
+            if self._database._depth == 0:
+                self._database._begin(connection)
+        except BaseException as error:
+            super().__exit__(type(error), error, error.__traceback__)
+            raise
+        self._database._depth += 1
+        return connection
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
+        database = self._database
+        database._depth -= 1
+        try:
+            if database._depth == 0 and error is None:
+                database._commit(database._connection)
+            elif database._depth == 0:
+                database._roll_back(database._connection)
+        except sqlite3.Error as failure:
+            super().__exit__(type(failure), failure, failure.__traceback__)
+            raise
+        super().__exit__(kind, error, trace)
 
 
 def statements(script: str) -> Iterator[str]:

@@ -5,7 +5,9 @@ from __future__ import annotations
 import json
 from collections.abc import Mapping
 from datetime import datetime
+from pathlib import Path
 
+from holtmq.errors import NotAStoreError
 from holtmq.store.database import Database
 from holtmq.table import FieldValue, Table
 from holtmq.table_json import table_from_json, table_to_json
@@ -76,6 +78,17 @@ class Declarations:
         with self._database.transaction() as connection:
             connection.execute(statement, parameters)
             connection.execute("UPDATE state SET topology_version = topology_version + 1")
+
+
+def load_topology(path: str | Path) -> Topology:
+    """The topology of a HoltMQ file, which must exist."""
+    if not Path(path).is_file():
+        raise NotAStoreError(f"{path} does not exist; expected a HoltMQ file")
+    database = Database(path)
+    try:
+        return Declarations(database).load()
+    finally:
+        database.close()
 
 
 def to_text(table: Mapping[str, FieldValue]) -> str:

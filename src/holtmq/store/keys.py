@@ -6,13 +6,19 @@ What was looked up is kept; a pattern that was asked for before costs one look a
 from __future__ import annotations
 
 import json
+import sqlite3
 from collections import OrderedDict
+from collections.abc import Iterable, Sequence
+from typing import NamedTuple
 
 from holtmq.routing.pattern import split
 from holtmq.routing.topic import TopicMatcher
 from holtmq.store.database import Database
 from holtmq.topology import Binding
 
+COUNT_PLACED = """
+SELECT count(*) FROM (SELECT 1 FROM key_segments WHERE segment_value = ? AND segment_position = ? LIMIT 1000)
+"""
 KEYS_KEPT = 100_000
 PATTERNS_KEPT = 1_000
 
@@ -22,7 +28,7 @@ class RoutingKeys:
         self._database = database
         self._version = 0
         self._ids: dict[str, int] = {}
-        self._patterns: OrderedDict[str, _Pattern] = OrderedDict()
+        self._patterns: OrderedDict[tuple[str, ...], Pattern] = OrderedDict()
 
     def intern(self, key: str) -> int:
         """The id of a key, which is added if it is new. Within a transaction."""
@@ -39,19 +45,20 @@ class RoutingKeys:
         self._remember(key, row[0])
         return int(row[0])
 
-    def matching(self, pattern: str) -> _Pattern:
-        """The ids of the keys that a pattern fits, among those in the file now."""
-        found = self._patterns.get(pattern)
+    def matching(self, patterns: Sequence[str]) -> Pattern:
+        """The ids of the keys that any of the patterns fits, among those in the file now."""
+        name = tuple(patterns)
+        found = self._patterns.get(name)
         if found is None:
-            found = self._patterns[pattern] = _Pattern(pattern)
+            found = self._patterns[name] = Pattern(name)
             if len(self._patterns) > PATTERNS_KEPT:
                 self._patterns.popitem(last=False)
-        self._patterns.move_to_end(pattern)
+        self._patterns.move_to_end(name)
         with self._database.lock() as connection:
             (newest,) = connection.execute("SELECT coalesce(max(id), 0) FROM routing_keys").fetchone()
             if newest > found.seen_to:
-                candidates = connection.execute(*found.candidates())
-                found.take(candidates.fetchall(), newest)
+                candidates = {row for pattern in patterns for row in _candidates(connection, split(pattern), found.seen_to)}
+                found.take(sorted(candidates), newest)
         return found
 
     def forget(self) -> None:
@@ -81,37 +88,51 @@ class RoutingKeys:
         self._ids[key] = key_id
 
 
-class _Pattern:
-    """A pattern, and the keys that it fits as far as the file was seen."""
+class Frontier(NamedTuple):
+    """A place in the order of a queue's ready messages, good for as long as nothing becomes ready before it."""
 
-    def __init__(self, pattern: str) -> None:
+    order_version: int
+    priority: int
+    message_id: int
+
+
+class Pattern:
+    """One or several patterns asked for together, and the keys that they fit as far as the file was seen."""
+
+    def __init__(self, patterns: tuple[str, ...]) -> None:
         self.key_ids: list[int] = []
         self.as_set: set[int] = set()
         self.as_json = "[]"
         self.seen_to = 0
-        self._words = split(pattern)
+        self.frontiers: dict[int, Frontier] = {}
+        """By queue: up to where in its order no ready message has one of these keys."""
         self._matcher = TopicMatcher()
-        self._matcher.add(Binding("", "", pattern))
+        for pattern in dict.fromkeys(patterns):
+            self._matcher.add(Binding("", "", pattern))
 
-    def candidates(self) -> tuple[str, tuple[object, ...]]:
-        """The query for new keys that may fit: by a word at a known place, by a word anywhere, or all of them."""
-        query = "SELECT routing_keys.id, routing_keys.key FROM routing_keys"
-        for at, word in enumerate(self._words):
-            if word == "#":
-                break
-            if word != "*":
-                by_place = " JOIN key_segments ON key_id = id WHERE segment_value = ? AND segment_position = ? AND key_id > ?"
-                return query + by_place, (word, at, self.seen_to)
-        for word in self._words:
-            if word not in ("*", "#"):
-                anywhere = " WHERE id IN (SELECT key_id FROM key_segments WHERE segment_value = ? AND key_id > ?)"
-                return query + anywhere, (word, self.seen_to)
-        return query + " WHERE id > ?", (self.seen_to,)
-
-    def take(self, candidates: list[tuple[int, str]], newest: int) -> None:
+    def take(self, candidates: Sequence[tuple[int, str]], newest: int) -> None:
         self.seen_to = newest
         fitting = [key_id for key_id, key in candidates if self._matcher.match(key, {})]
         if fitting:
+            self.frontiers.clear()
             self.key_ids += fitting
             self.as_set.update(fitting)
             self.as_json = json.dumps(self.key_ids)
+
+
+def _candidates(connection: sqlite3.Connection, words: Sequence[str], seen_to: int) -> Iterable[tuple[int, str]]:
+    """New keys that may fit a pattern: those that have its rarest word in its place, or else a word anywhere, or all."""
+    keys = "SELECT routing_keys.id, routing_keys.key FROM routing_keys"
+    known_places = words[: words.index("#")] if "#" in words else words
+    placed = [(word, at) for at, word in enumerate(known_places) if word != "*"]
+    if placed:
+        word, at = (
+            min(placed, key=lambda place: connection.execute(COUNT_PLACED, place).fetchone()[0]) if placed[1:] else placed[0]
+        )
+        by_place = " JOIN key_segments ON key_id = id WHERE segment_value = ? AND segment_position = ? AND key_id > ?"
+        return connection.execute(keys + by_place, (word, at, seen_to))
+    anywhere = next((word for word in words if word not in ("*", "#")), None)
+    if anywhere is not None:
+        by_word = " WHERE id IN (SELECT key_id FROM key_segments WHERE segment_value = ? AND key_id > ?)"
+        return connection.execute(keys + by_word, (anywhere, seen_to))
+    return connection.execute(keys + " WHERE id > ?", (seen_to,))

@@ -1,26 +1,27 @@
 """Messages and their deliveries: appended, claimed, settled. Rules of queues (limits, dead letters) are the caller's.
 
 A put appends one row to `messages` and touches nothing else; deliveries and their indexes are made for many messages at
-once, by whoever looks first (`index_arrivals`). Every method belongs in a transaction of the caller's and gets the time.
+once, by whoever looks first (`index_arrivals`). Methods get the connection of the caller's transaction, and the time.
 """
 
 from __future__ import annotations
 
 import json
 import sqlite3
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from enum import IntEnum
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 from holtmq.store.database import Database
-from holtmq.store.keys import RoutingKeys
+from holtmq.store.keys import Frontier, Pattern, RoutingKeys
 
 ID_CLOCK_BITS = 20
 """Ids start at the clock's milliseconds shifted by this, so that they tell the time; what matters is that they only grow."""
-LOOK_AHEAD = 200
-"""Ready messages that are looked at in their order before a pattern with many keys is answered key by key."""
 MANY_KEYS = 50
+"""From so many keys on, a pattern is answered by looking at the ready messages in their order before asking key by key."""
+LOOK_AHEAD = 4000
+LOOK_STEP = 10
 
 
 class State(IntEnum):
@@ -95,6 +96,11 @@ INSERT INTO deliveries
 SELECT id, queue_id, CASE WHEN due_at IS NULL THEN 0 ELSE 5 END, priority, key_id, 0, due_at, expires_at, NULL, NULL
 FROM messages WHERE id > ? AND queue_id IS NOT NULL
 """
+MARK_INDEXED = """
+UPDATE state SET indexed_to = ?,
+    order_version = order_version + EXISTS (SELECT 1 FROM messages WHERE id > ? AND priority > 0 AND queue_id IS NOT NULL)
+"""
+CHANGE_ORDER = "UPDATE state SET order_version = order_version + 1"
 CLAIM_FIRST = """
 UPDATE deliveries SET state = 1, attempts = attempts + 1, due_at = ?, locked_at = ?
 WHERE queue_id = ? AND message_id = (
@@ -108,15 +114,29 @@ WHERE queue_id = ? AND message_id IN (SELECT value FROM json_each(?))
 RETURNING message_id, attempts, expires_at
 """
 READY_IN_ORDER = """
-SELECT message_id, key_id FROM deliveries WHERE queue_id = ? AND state = 0 ORDER BY priority DESC, message_id LIMIT ?
+SELECT message_id, key_id, priority FROM deliveries INDEXED BY ready
+WHERE queue_id = ? AND state = 0 ORDER BY priority DESC, message_id LIMIT ?
 """
-READY_OF_KEYS = """
-SELECT head.message_id FROM json_each(?) AS wanted, deliveries AS head
-WHERE head.queue_id = ? AND head.state = 0 AND head.key_id = wanted.value AND head.message_id IN (
-    SELECT message_id FROM deliveries WHERE queue_id = ? AND state = 0 AND key_id = wanted.value
-    ORDER BY priority DESC, message_id LIMIT ?
+READY_AFTER = """
+SELECT * FROM (
+    SELECT message_id, key_id, priority FROM deliveries INDEXED BY ready
+    WHERE queue_id = ? AND state = 0 AND priority = ? AND message_id > ? ORDER BY message_id LIMIT ?
 )
-ORDER BY head.priority DESC, head.message_id LIMIT ?
+UNION ALL
+SELECT * FROM (
+    SELECT message_id, key_id, priority FROM deliveries INDEXED BY ready
+    WHERE queue_id = ? AND state = 0 AND priority < ? ORDER BY priority DESC, message_id LIMIT ?
+)
+LIMIT ?
+"""
+FIRST_OF_KEYS = """
+SELECT heads.id, deliveries.priority FROM (
+    SELECT (
+        SELECT message_id FROM deliveries INDEXED BY ready_by_key WHERE queue_id = ? AND state = 0 AND key_id = wanted.value
+        ORDER BY priority DESC, message_id LIMIT 1
+    ) AS id FROM json_each(?) AS wanted
+) AS heads JOIN deliveries ON deliveries.message_id = heads.id AND deliveries.queue_id = ?
+ORDER BY deliveries.priority DESC, heads.id LIMIT 1
 """
 READ = """
 SELECT messages.id, routing_keys.key, exchange, deliveries.priority, state, attempts, created_at, deliveries.due_at,
@@ -125,6 +145,8 @@ FROM deliveries JOIN messages ON messages.id = message_id JOIN routing_keys ON r
 WHERE deliveries.queue_id = ?
 """
 FREE_MESSAGE = "DELETE FROM messages WHERE id = ? AND NOT EXISTS (SELECT 1 FROM deliveries WHERE message_id = ?)"
+MINE = "WHERE message_id = ? AND queue_id = ? AND state = 1 AND attempts = ?"
+HIGHEST_PRIORITY = 255
 
 
 class MessageStore:
@@ -137,95 +159,154 @@ class MessageStore:
         rows = self._database.execute_alone(APPEND_IF_CURRENT, (*message.row(queue_id, now_ms), *versions))
         return int(rows[0][0]) if rows else None
 
-    def append_many(self, messages: Sequence[NewMessage], queue_id: int, now_ms: int) -> range:
-        """Put messages into a queue, in their order; their ids follow on one another."""
-        with self._database.transaction() as connection:
-            (first,) = connection.execute(NEXT_ID, (now_ms << ID_CLOCK_BITS,)).fetchone()
-            connection.executemany(APPEND_MANY, _rows(messages, first, queue_id, now_ms))
-            self.index_arrivals(connection)
-        return range(first, first + len(messages))
-
-    def publish(self, message: NewMessage, deliveries: Iterable[tuple[int, int, int | None]], now_ms: int) -> int:
-        """Put a message into several queues, each with its own priority and expiry, and its body once."""
-        with self._database.transaction() as connection:
-            (message_id,) = connection.execute(APPEND, message.row(None, now_ms)).fetchone()
-            state = State.READY if message.due_at is None else State.DELAYED
-            connection.executemany(
-                DELIVER,
-                [
-                    (message_id, queue_id, state, priority, message.key_id, message.due_at, expires_at)
-                    for queue_id, priority, expires_at in deliveries
-                ],
-            )
+    def append(self, connection: sqlite3.Connection, message: NewMessage, queue_id: int, now_ms: int) -> int:
+        (message_id,) = connection.execute(APPEND, message.row(queue_id, now_ms)).fetchone()
+        self.index_arrivals(connection)
         return int(message_id)
 
-    def deliver_again(self, message_id: int, queue_id: int, *, priority: int, key_id: int, expires_at: int | None) -> None:
+    def append_many(
+        self,
+        connection: sqlite3.Connection,
+        contents: Sequence[tuple[int, bytes, str | None]],
+        queue_id: int,
+        now_ms: int,
+        expires_at: int | None,
+    ) -> range:
+        """Put messages (key id, body, properties) into a queue, in their order; their ids follow on one another.
+
+        Plain tuples instead of `NewMessage`: this is the way for very many (benchmarks/embedded.py).
+        """
+        (first,) = connection.execute(NEXT_ID, (now_ms << ID_CLOCK_BITS,)).fetchone()
+        connection.executemany(
+            APPEND_MANY,
+            (
+                (message_id, queue_id, "", key_id, 0, now_ms, None, expires_at, None, properties, body)
+                for message_id, (key_id, body, properties) in enumerate(contents, first)
+            ),
+        )
+        self.index_arrivals(connection)
+        return range(first, first + len(contents))
+
+    def publish(
+        self,
+        connection: sqlite3.Connection,
+        message: NewMessage,
+        deliveries: Iterable[tuple[int, int, int | None]],
+        now_ms: int,
+    ) -> int:
+        """Put a message into several queues, each with its own priority and expiry, and its body once."""
+        (message_id,) = connection.execute(APPEND, message.row(None, now_ms)).fetchone()
+        state = State.READY if message.due_at is None else State.DELAYED
+        rows = [
+            (message_id, queue_id, state, priority, message.key_id, message.due_at, expires_at)
+            for queue_id, priority, expires_at in deliveries
+        ]
+        connection.executemany(DELIVER, rows)
+        if any(row[3] for row in rows):
+            connection.execute(CHANGE_ORDER)
+        return int(message_id)
+
+    def deliver_again(
+        self, connection: sqlite3.Connection, message_id: int, queue_id: int, stored: StoredMessage, expires_at: int | None
+    ) -> None:
         """Put a message that is in the file already into one more queue."""
-        with self._database.transaction() as connection:
-            connection.execute(DELIVER, (message_id, queue_id, State.READY, priority, key_id, None, expires_at))
+        key_id = self._keys.intern(stored.routing_key)
+        row = (message_id, queue_id, State.READY, stored.priority, key_id, None, expires_at)
+        connection.execute(DELIVER, row)
+        connection.execute(CHANGE_ORDER)
 
     def index_arrivals(self, connection: sqlite3.Connection) -> None:
         """Make the deliveries of messages that were only appended so far."""
         indexed_to, newest = connection.execute("SELECT indexed_to, (SELECT max(id) FROM messages) FROM state").fetchone()
         if newest is not None and newest > indexed_to:
             connection.execute(INDEX_ARRIVALS, (indexed_to,))
-            connection.execute("UPDATE state SET indexed_to = ?", (newest,))
+            connection.execute(MARK_INDEXED, (newest, indexed_to))
 
-    def release_due(self, queue_id: int, now_ms: int, max_attempts: int | None) -> list[int]:
+    def release_due(self, connection: sqlite3.Connection, queue_id: int, now_ms: int, max_attempts: int | None) -> list[int]:
         """Make ready what waited long enough, and what was locked for too long; the ids of those tried too often."""
-        with self._database.transaction() as connection:
-            due = connection.execute("SELECT 1 FROM deliveries WHERE queue_id = ? AND due_at <= ? LIMIT 1", (queue_id, now_ms))
-            if due.fetchone() is None:
-                return []
-            exhausted: list[tuple[int]] = []
-            if max_attempts is not None:
-                exhausted = connection.execute(
-                    "SELECT message_id FROM deliveries WHERE queue_id = ? AND due_at <= ? AND state = 1 AND attempts >= ?",
-                    (queue_id, now_ms, max_attempts),
-                ).fetchall()
-            connection.execute(
-                "UPDATE deliveries SET state = 0, due_at = NULL, locked_at = NULL WHERE queue_id = ? AND due_at <= ?",
-                (queue_id, now_ms),
-            )
+        due = connection.execute("SELECT 1 FROM deliveries WHERE queue_id = ? AND due_at <= ? LIMIT 1", (queue_id, now_ms))
+        if due.fetchone() is None:
+            return []
+        exhausted = connection.execute(
+            "SELECT message_id FROM deliveries WHERE queue_id = ? AND due_at <= ? AND state = 1 AND attempts >= ?",
+            (queue_id, now_ms, max_attempts if max_attempts is not None else 2**62),
+        ).fetchall()
+        connection.execute(
+            "UPDATE deliveries SET state = 0, due_at = NULL, locked_at = NULL WHERE queue_id = ? AND due_at <= ?",
+            (queue_id, now_ms),
+        )
+        connection.execute(CHANGE_ORDER)
         return [message_id for (message_id,) in exhausted]
 
     def next_due(self, queue_id: int) -> int | None:
         """When the next delayed message becomes ready, or the next lease runs out."""
+        query = "SELECT min(due_at) FROM deliveries WHERE queue_id = ? AND due_at IS NOT NULL"
         with self._database.lock() as connection:
-            return connection.execute(  # type: ignore[no-any-return]
-                "SELECT min(due_at) FROM deliveries WHERE queue_id = ? AND due_at IS NOT NULL", (queue_id,)
-            ).fetchone()[0]
+            return connection.execute(query, (queue_id,)).fetchone()[0]  # type: ignore[no-any-return]
 
-    def claim(self, queue_id: int, patterns: Sequence[str] | None, limit: int, now_ms: int, lease_until: int) -> list[Claim]:
+    def claim(
+        self,
+        connection: sqlite3.Connection,
+        queue_id: int,
+        patterns: Sequence[str] | None,
+        limit: int,
+        now_ms: int,
+        lease_until: int,
+    ) -> list[Claim]:
         """Lock the first ready messages, of those whose key fits one of the patterns if there are any, in their order."""
-        with self._database.transaction() as connection:
-            if patterns is None and limit == 1:
-                claimed = connection.execute(CLAIM_FIRST, (lease_until, now_ms, queue_id, queue_id)).fetchall()
-            else:
-                ids = self._find_ready(connection, queue_id, patterns, limit)
-                order = {message_id: place for place, message_id in enumerate(ids)}
-                claimed = connection.execute(CLAIM_THESE, (lease_until, now_ms, queue_id, json.dumps(ids))).fetchall()
-                claimed.sort(key=lambda row: order[row[0]])
+        if patterns is None and limit == 1:
+            claimed = connection.execute(CLAIM_FIRST, (lease_until, now_ms, queue_id, queue_id)).fetchall()
+        else:
+            ids = self.find_ready(connection, queue_id, patterns, limit)
+            claimed = connection.execute(CLAIM_THESE, (lease_until, now_ms, queue_id, json.dumps(ids))).fetchall()
+            order = {message_id: place for place, message_id in enumerate(ids)}
+            claimed.sort(key=lambda row: order[row[0]])
         return [Claim(*row) for row in claimed]
 
-    def first_ready(self, queue_id: int, patterns: Sequence[str] | None) -> int | None:
-        with self._database.lock() as connection:
-            return next(iter(self._find_ready(connection, queue_id, patterns, 1)), None)
-
-    def _find_ready(
+    def find_ready(
         self, connection: sqlite3.Connection, queue_id: int, patterns: Sequence[str] | None, limit: int
     ) -> list[int]:
+        """The ids of the first ready messages. With patterns it may be fewer than there are, but one if there is any."""
         if patterns is None:
             return [row[0] for row in connection.execute(READY_IN_ORDER, (queue_id, limit))]
-        matching = [self._keys.matching(pattern) for pattern in patterns]
-        if sum(len(pattern.key_ids) for pattern in matching) > MANY_KEYS:
-            # A pattern that fits many keys most likely fits one of the first messages: look there before asking per key.
-            ahead = connection.execute(READY_IN_ORDER, (queue_id, LOOK_AHEAD)).fetchall()
-            found = [message_id for message_id, key_id in ahead if any(key_id in p.as_set for p in matching)]
-            if len(found) >= limit or len(ahead) < LOOK_AHEAD:
-                return found[:limit]
-        wanted = matching[0].as_json if len(matching) == 1 else json.dumps(sorted(set().union(*(p.as_set for p in matching))))
-        return [row[0] for row in connection.execute(READY_OF_KEYS, (wanted, queue_id, queue_id, limit, limit))]
+        pattern = self._keys.matching(patterns)
+        if not pattern.key_ids:
+            return []
+        if len(pattern.key_ids) < MANY_KEYS:
+            first = connection.execute(FIRST_OF_KEYS, (queue_id, pattern.as_json, queue_id)).fetchone()
+            return [first[0]] if first else []
+        return self._scan_ready(connection, queue_id, pattern, limit)
+
+    def _scan_ready(self, connection: sqlite3.Connection, queue_id: int, pattern: Pattern, limit: int) -> list[int]:
+        """Walk the ready messages in their order, from where the last walk found that nothing before fits.
+
+        If nothing is found within reach, ask key by key; that costs the same however long the queue is.
+        """
+        (order_version,) = connection.execute("SELECT order_version FROM state").fetchone()
+        frontier = pattern.frontiers.get(queue_id)
+        if frontier is None or frontier.order_version != order_version:
+            frontier = Frontier(order_version, HIGHEST_PRIORITY, 0)
+        found: list[int] = []
+        seen, step = 0, max(LOOK_STEP, limit)
+        while seen < LOOK_AHEAD and not found:
+            same_priority = (queue_id, frontier.priority, frontier.message_id, step)
+            below = (queue_id, frontier.priority, step, step)
+            rows = connection.execute(READY_AFTER, same_priority + below).fetchall()
+            found = [message_id for message_id, key_id, _ in rows if key_id in pattern.as_set]
+            seen += len(rows)
+            if len(rows) < step and not found:
+                return []
+            step *= 4
+            last, _, priority = rows[-1]
+            if not found:
+                frontier = Frontier(order_version, priority, last)
+        if not found:
+            first = connection.execute(FIRST_OF_KEYS, (queue_id, pattern.as_json, queue_id)).fetchone()
+            if first is None:
+                return []
+            found, frontier = [first[0]], Frontier(order_version, first[1], first[0] - 1)
+        pattern.frontiers[queue_id] = frontier
+        return found[:limit]
 
     def read(self, queue_id: int, message_ids: Sequence[int]) -> list[StoredMessage]:
         """Messages of a queue by their ids, in that order; those that are not there are left out."""
@@ -257,50 +338,66 @@ class MessageStore:
         with self._database.lock() as connection:
             return int(connection.execute(query, (queue_id, most)).fetchone()[0])
 
-    def is_locked(self, queue_id: int, claim: Claim) -> bool:
-        query = "SELECT 1 FROM deliveries WHERE message_id = ? AND queue_id = ? AND state = 1 AND attempts = ?"
-        with self._database.lock() as connection:
-            return connection.execute(query, (claim.message_id, queue_id, claim.attempts)).fetchone() is not None
-
-    def remove(self, queue_id: int, message_id: int) -> None:
-        with self._database.transaction() as connection:
-            connection.execute("DELETE FROM deliveries WHERE message_id = ? AND queue_id = ?", (message_id, queue_id))
+    def remove_mine(self, connection: sqlite3.Connection, queue_id: int, message_id: int, attempts: int) -> bool:
+        """Remove a message that this caller locked; False where it is not locked by this caller any more."""
+        mine = connection.execute(f"DELETE FROM deliveries {MINE}", (message_id, queue_id, attempts)).rowcount == 1
+        if mine:
             connection.execute(FREE_MESSAGE, (message_id, message_id))
+        return mine
 
-    def set_state(self, queue_id: int, message_id: int, state: State, *, due_at: int | None, settled_at: int | None) -> None:
-        with self._database.transaction() as connection:
-            connection.execute(
-                "UPDATE deliveries SET state = ?, due_at = ?, settled_at = ?, locked_at = NULL "
-                "WHERE message_id = ? AND queue_id = ?",
-                (state, due_at, settled_at, message_id, queue_id),
-            )
+    def settle_mine(
+        self,
+        connection: sqlite3.Connection,
+        queue_id: int,
+        message_id: int,
+        attempts: int,
+        state: State,
+        *,
+        due_at: int | None = None,
+        settled_at: int | None = None,
+    ) -> bool:
+        """Change the state of a message that this caller locked; False where it is not locked by this caller any more."""
+        changed = connection.execute(
+            f"UPDATE deliveries SET state = ?, due_at = ?, settled_at = ? {MINE}",
+            (state, due_at, settled_at, message_id, queue_id, attempts),
+        )
+        if state == State.READY:
+            connection.execute(CHANGE_ORDER)
+        return changed.rowcount == 1
 
-    def extend(self, queue_id: int, message_id: int, lease_until: int) -> None:
-        with self._database.transaction() as connection:
-            connection.execute(
-                "UPDATE deliveries SET due_at = ? WHERE message_id = ? AND queue_id = ?", (lease_until, message_id, queue_id)
-            )
+    def remove(self, connection: sqlite3.Connection, queue_id: int, message_id: int) -> None:
+        connection.execute("DELETE FROM deliveries WHERE message_id = ? AND queue_id = ?", (message_id, queue_id))
+        connection.execute(FREE_MESSAGE, (message_id, message_id))
 
-    def delete(self, queue_id: int, states: Sequence[State], settled_before_ms: int | None = None) -> int:
+    def set_state(
+        self,
+        connection: sqlite3.Connection,
+        queue_id: int,
+        message_id: int,
+        state: State,
+        *,
+        due_at: int | None = None,
+        settled_at: int | None = None,
+    ) -> None:
+        connection.execute(
+            "UPDATE deliveries SET state = ?, due_at = ?, settled_at = ?, locked_at = NULL "
+            "WHERE message_id = ? AND queue_id = ?",
+            (state, due_at, settled_at, message_id, queue_id),
+        )
+        connection.execute(CHANGE_ORDER)
+
+    def delete(
+        self, connection: sqlite3.Connection, queue_id: int, states: Sequence[State], settled_before_ms: int | None = None
+    ) -> int:
         """Remove the messages of a queue in some states, those settled before a time if one is given."""
-        with self._database.transaction() as connection:
-            removed = connection.execute(
-                "DELETE FROM deliveries WHERE queue_id = ? AND state IN (SELECT value FROM json_each(?)) "
-                "AND (? IS NULL OR settled_at < ?) RETURNING message_id",
-                (queue_id, json.dumps(states), settled_before_ms, settled_before_ms),
-            ).fetchall()
-            connection.executemany(FREE_MESSAGE, [(message_id, message_id) for (message_id,) in removed])
+        removed = connection.execute(
+            "DELETE FROM deliveries WHERE queue_id = ? AND state IN (SELECT value FROM json_each(?)) "
+            "AND (? IS NULL OR settled_at < ?) RETURNING message_id",
+            (queue_id, json.dumps(states), settled_before_ms, settled_before_ms),
+        ).fetchall()
+        connection.executemany(FREE_MESSAGE, [(message_id, message_id) for (message_id,) in removed])
         return len(removed)
 
-    def expired(self, queue_id: int, now_ms: int) -> list[int]:
+    def expired(self, connection: sqlite3.Connection, queue_id: int, now_ms: int) -> list[int]:
         query = "SELECT message_id FROM deliveries WHERE queue_id = ? AND state IN (0, 5) AND expires_at <= ?"
-        with self._database.lock() as connection:
-            return [message_id for (message_id,) in connection.execute(query, (queue_id, now_ms))]
-
-
-def _rows(messages: Sequence[NewMessage], first: int, queue_id: int, now_ms: int) -> Iterator[tuple[Any, ...]]:
-    for place, m in enumerate(messages):
-        yield (
-            first + place, queue_id, m.exchange, m.key_id, m.priority, now_ms, m.due_at, m.expires_at, m.headers,
-            m.properties, m.body,
-        )  # fmt: skip
+        return [message_id for (message_id,) in connection.execute(query, (queue_id, now_ms))]

@@ -5,9 +5,10 @@ CREATE TABLE state (
     one               INTEGER PRIMARY KEY CHECK (one = 1),
     topology_version  INTEGER NOT NULL,  -- grows when exchanges, queues or bindings change
     keys_version      INTEGER NOT NULL,  -- grows when routing keys are removed
+    order_version     INTEGER NOT NULL,  -- grows when a message becomes ready that is not the last in its queue's order
     indexed_to        INTEGER NOT NULL   -- messages put directly have their delivery up to this id
 ) STRICT;
-INSERT INTO state VALUES (1, 1, 1, 0);
+INSERT INTO state VALUES (1, 1, 1, 1, 0);
 
 -- The topology. Tables of arguments are JSON with sorted keys, without loss of type (table_json.py).
 CREATE TABLE exchanges (

@@ -36,6 +36,13 @@ class Topology:
         document = source if isinstance(source, Mapping) else definitions.parse(Path(source).read_bytes())
         return cls(*definitions.read(document, vhost))
 
+    @classmethod
+    def load(cls, path: str | Path) -> Topology:
+        """Read the topology of a HoltMQ file."""
+        from holtmq.store.declarations import load_topology
+
+        return load_topology(path)
+
     def to_definitions(self, *, vhost: str | None = None) -> dict[str, Any]:
         """The definitions document: of everything or, as RabbitMQ exports it, of one vhost without naming it."""
         return definitions.write(self.exchanges, self.queues, self.bindings, self.policies, self.sections, vhost)

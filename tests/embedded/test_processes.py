@@ -1,0 +1,238 @@
+"""Several threads and processes on one file, and processes that are killed at any moment."""
+
+from __future__ import annotations
+
+import os
+import random
+import signal
+import sqlite3
+import struct
+import sys
+import threading
+import time
+from collections import Counter
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+import holtmq
+
+ROUNDS = 60
+
+
+def in_child(work: Callable[[int], None], *, kill_after_s: float | None = None) -> bytes:
+    """Run work in a forked process, which may be killed; what it wrote to the pipe that it was given."""
+    reader, writer = os.pipe()
+    child = os.fork()
+    if child == 0:
+        code = 1
+        try:
+            os.close(reader)
+            work(writer)
+            code = 0
+        finally:
+            os._exit(code)
+    os.close(writer)
+    if kill_after_s is not None:
+        time.sleep(kill_after_s)
+        os.kill(child, signal.SIGKILL)
+    with os.fdopen(reader, "rb") as pipe:
+        said = pipe.read()
+    _, status = os.waitpid(child, 0)
+    assert kill_after_s is not None or status == 0
+    return said
+
+
+def say(pipe: int, number: int) -> None:
+    os.write(pipe, struct.pack("q", number))
+
+
+def numbers(said: bytes) -> list[int]:
+    return [number for (number,) in struct.iter_unpack("q", said[: len(said) // 8 * 8])]
+
+
+def assert_sound(path: Path) -> None:
+    connection = sqlite3.connect(path)
+    assert connection.execute("PRAGMA integrity_check").fetchall() == [("ok",)]
+    orphans = """
+        SELECT (SELECT count(*) FROM deliveries WHERE message_id NOT IN (SELECT id FROM messages)),
+               (SELECT count(*) FROM messages WHERE key_id NOT IN (SELECT id FROM routing_keys)),
+               (SELECT count(*) FROM messages WHERE id <= (SELECT indexed_to FROM state)
+                AND id NOT IN (SELECT message_id FROM deliveries))
+    """
+    assert connection.execute(orphans).fetchone() == (0, 0, 0)
+    connection.close()
+
+
+def test_each_message_is_claimed_by_exactly_one_process(tmp_path: Path) -> None:
+    path = tmp_path / "shop.db"
+    with holtmq.open(path, durability="off") as mq:
+        ids = mq.queue("q").put_many([("m", f"k.{n % 7}") for n in range(2000)])
+
+    def claim_all(pipe: int) -> None:
+        with holtmq.open(path, durability="off") as mq:
+            queue = mq.queue("q")
+            while (message := queue.pop(random.choice([None, "k.#", ["k.1", "k.*"]]))) is not None:
+                message.ack()
+                say(pipe, message.id)
+
+    results: list[bytes] = []
+    threads = [threading.Thread(target=lambda: results.append(in_child(claim_all))) for _ in range(4)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    claimed = [message_id for said in results for message_id in numbers(said)]
+    assert sorted(claimed) == list(ids)
+    assert_sound(path)
+
+
+def test_puts_of_many_processes_all_arrive_in_an_order_that_each_can_recognise(tmp_path: Path) -> None:
+    path = tmp_path / "shop.db"
+    holtmq.open(path).close()
+
+    def put_some(pipe: int) -> None:
+        with holtmq.open(path, durability="off") as mq:
+            for n in range(200):
+                say(pipe, mq.queue("q").put(f"m{n}", f"k.{n % 10}"))
+
+    results: list[bytes] = []
+    threads = [threading.Thread(target=lambda: results.append(in_child(put_some))) for _ in range(4)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert all(numbers(said) == sorted(numbers(said)) for said in results)
+    with holtmq.open(path) as mq:
+        popped = [message.id for message in mq.queue("q").pop_many(1000)]
+    assert popped == sorted(message_id for said in results for message_id in numbers(said))
+
+
+def test_threads_share_one_file(tmp_path: Path) -> None:
+    with holtmq.open(tmp_path / "shop.db", durability="off") as mq:
+        queue = mq.queue("q")
+        seen: Counter[int] = Counter()
+
+        def work() -> None:
+            for n in range(100):
+                queue.put(f"m{n}", f"k.{n}")
+                message = queue.pop("k.#")
+                assert message is not None
+                seen[message.id] += 1
+                message.ack()
+
+        threads = [threading.Thread(target=work) for _ in range(6)]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join()
+        assert (len(seen), set(seen.values()), queue.list_messages()) == (600, {1}, [])
+
+
+def test_a_file_opened_before_a_fork_works_on_both_sides(tmp_path: Path) -> None:
+    with holtmq.open(tmp_path / "shop.db", durability="off") as mq:
+        queue = mq.queue("q")
+        queue.put("before", "k")
+
+        def in_the_child(pipe: int) -> None:
+            message = queue.pop()
+            assert message is not None
+            message.ack()
+            queue.put("from the child", "k")
+
+        in_child(in_the_child)
+        message = queue.pop()
+        assert message is not None
+        assert message.text == "from the child"
+
+
+def test_a_pop_is_woken_by_another_process(tmp_path: Path) -> None:
+    path = tmp_path / "shop.db"
+    with holtmq.open(path) as mq:
+        queue = mq.queue("q")
+        got: list[holtmq.Message | None] = []
+        waiting = threading.Thread(target=lambda: got.append(queue.pop("k.*", wait_s=20)))
+        waiting.start()
+
+        def put_one(pipe: int) -> None:
+            with holtmq.open(path) as other:
+                other.queue("q").put("hello", "k.l")
+
+        in_child(put_one)
+        waiting.join(20)
+        assert got[0] is not None
+        assert got[0].text == "hello"
+
+
+def test_killed_while_putting_popping_acknowledging_and_tidying_up(tmp_path: Path) -> None:
+    """Every put that returned is there once, whatever was acknowledged stays gone, and the file is sound."""
+    path = tmp_path / "shop.db"
+    holtmq.open(path).close()
+    random.seed(7)
+    put: set[int] = set()
+    acked: set[int] = set()
+
+    def work(pipe: int) -> None:
+        with holtmq.open(path, durability="normal") as mq:
+            queue = mq.queue("q")
+            for n in range(1_000_000):
+                say(pipe, queue.put(f"m{n}", f"k.{n % 50}"))
+                if n % 3 == 0:
+                    message = queue.pop("k.#" if n % 2 else None, lease_s=0.001)
+                    assert message is not None
+                    message.ack()
+                    say(pipe, -message.id)
+                if n % 40 == 39:
+                    for message_id in queue.put_many([("a", "x.y"), ("b", "x.z")]):
+                        say(pipe, message_id)
+                    mq.vacuum()
+
+    for _ in range(ROUNDS):
+        said = numbers(in_child(work, kill_after_s=random.uniform(0.01, 0.08)))
+        put.update(number for number in said if number > 0)
+        acked.update(-number for number in said if number < 0)
+        assert_sound(path)
+    assert len(acked) > ROUNDS
+    with holtmq.open(path) as mq:
+        there = Counter(message.id for message in mq.queue("q").list_messages(limit=10_000_000))
+        assert set(there.values()) <= {1}
+        missing = put - acked - set(there)
+        assert len(missing) <= ROUNDS, "at most one per kill: acknowledged, and killed before it could say so"
+        assert not acked & set(there)
+
+
+def test_killed_while_the_file_is_made(tmp_path: Path) -> None:
+    random.seed(11)
+    for n in range(30):
+        path = tmp_path / f"{n}.db"
+
+        def make(pipe: int, path: Path = path) -> None:
+            with holtmq.open(path) as mq:
+                mq.queue("q").put("m")
+
+        in_child(make, kill_after_s=random.uniform(0, 0.006))
+        with holtmq.open(path) as mq:
+            mq.queue("q").put("after")
+            assert mq.queue("q").size() in (1, 2)
+        assert_sound(path)
+
+
+@pytest.mark.skipif(sys.platform == "win32", reason="no kill -9 there")
+def test_killed_in_a_transaction_nothing_of_it_remains(tmp_path: Path) -> None:
+    path = tmp_path / "shop.db"
+    with holtmq.open(path) as mq:
+        mq.queue("q").put("m")
+
+    def half_a_transaction(pipe: int) -> None:
+        with holtmq.open(path) as mq, mq.transaction():
+            message = mq.queue("q").pop()
+            assert message is not None
+            message.ack()
+            mq.queue("out").put("result")
+            os.kill(os.getpid(), signal.SIGKILL)
+
+    in_child(half_a_transaction, kill_after_s=0.2)
+    with holtmq.open(path) as mq:
+        assert [q.name for q in mq.topology().queues] == ["q"]
+        assert mq.queue("q").size() == 1

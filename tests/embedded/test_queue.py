@@ -1,0 +1,323 @@
+"""Queues of a HoltMQ file: put, pop, settle, look, tidy up."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+import holtmq
+from holtmq.embedded import Queue
+from tests.embedded.conftest import Clock
+
+
+@pytest.fixture
+def queue(mq: holtmq.Embedded) -> Queue:
+    return mq.queue("q")
+
+
+def popped(queue: Queue, pattern: str | None = None) -> str | None:
+    message = queue.pop(pattern)
+    return None if message is None else message.text
+
+
+def test_messages_come_in_the_order_in_which_they_were_put(queue: Queue) -> None:
+    ids = [queue.put(f"m{n}") for n in range(5)] + list(queue.put_many([("m5", "a"), ("m6", "b")])) + [queue.put("m7")]
+    assert ids == sorted(ids)
+    assert [popped(queue) for _ in range(9)] == [f"m{n}" for n in range(8)] + [None]
+
+
+def test_the_order_is_of_arrival_even_where_the_clock_runs_backwards(queue: Queue, clock: Clock) -> None:
+    queue.put("first")
+    clock.advance(-3600)
+    queue.put("second")
+    assert [popped(queue), popped(queue)] == ["first", "second"]
+    clock.advance(-3600)
+    queue.put("third")
+    assert popped(queue) == "third"
+
+
+def test_an_id_is_never_given_twice(queue: Queue, clock: Clock) -> None:
+    ids = []
+    for _ in range(3):
+        ids.append(queue.put("m"))
+        message = queue.pop()
+        assert message is not None
+        message.ack()
+        clock.advance(-1)
+    assert len(set(ids)) == 3
+
+
+def test_higher_priorities_come_first_and_equal_ones_in_order(queue: Queue) -> None:
+    for text, priority in (("a", 0), ("b", 5), ("c", 5), ("d", None), ("e", 255)):
+        queue.put(text, priority=priority)
+    assert [popped(queue) for _ in range(5)] == ["e", "b", "c", "a", "d"]
+
+
+def test_a_message_knows_what_it_was_put_with(queue: Queue, clock: Clock) -> None:
+    message_id = queue.put({"a": [1, "ü"]}, ["x", "y"], headers={"n": 1, "raw": b"\x00"}, priority=3, ttl_ms=5000)
+    message = queue.get(message_id)
+    assert message is not None
+    assert (message.id, message.routing_key, message.priority, message.state, message.attempts) == (
+        message_id,
+        "x.y",
+        3,
+        "ready",
+        0,
+    )
+    assert message.json() == {"a": [1, "ü"]}
+    assert message.headers == {"n": 1, "raw": b"\x00"}
+    assert message.properties["content_type"] == "application/json"
+    assert message.created_at.timestamp() == clock()
+    assert message.expires_at is not None
+    assert message.expires_at.timestamp() == clock() + 5
+
+
+@pytest.mark.parametrize(
+    ("content", "body"), [(b"\x00\xff", b"\x00\xff"), ("ü", "ü".encode()), ([1], b"[1]"), (None, b"null"), (b"", b"")]
+)
+def test_content_is_bytes_text_or_json(queue: Queue, content: Any, body: bytes) -> None:
+    queue.put(content)
+    message = queue.pop()
+    assert message is not None
+    assert message.body == body
+
+
+def test_an_acknowledged_message_is_gone(queue: Queue) -> None:
+    queue.put("m")
+    message = queue.pop()
+    assert message is not None
+    assert (message.state, message.attempts) == ("locked", 1)
+    message.ack()
+    assert queue.get(message.id) is None
+    assert queue.list_messages() == []
+
+
+def test_settling_twice_is_refused(queue: Queue) -> None:
+    queue.put("m")
+    message = queue.pop()
+    assert message is not None
+    message.ack()
+    for settle in (message.ack, message.fail, message.retry, lambda: message.extend(5)):
+        with pytest.raises(holtmq.LeaseLostError, match="is not locked by this caller any more"):
+            settle()
+
+
+def test_a_message_comes_back_when_its_lease_runs_out(queue: Queue, clock: Clock) -> None:
+    queue.put("m")
+    first = queue.pop(lease_s=10)
+    clock.advance(9.9)
+    assert queue.pop() is None
+    clock.advance(0.2)
+    second = queue.pop(lease_s=10)
+    assert first is not None
+    assert second is not None
+    assert (second.id, second.attempts) == (first.id, 2)
+    with pytest.raises(holtmq.LeaseLostError):
+        first.ack()
+    second.ack()
+
+
+def test_a_lease_that_ran_out_can_still_be_settled_if_nobody_else_took_the_message(queue: Queue, clock: Clock) -> None:
+    queue.put("m")
+    message = queue.pop(lease_s=10)
+    clock.advance(100)
+    assert message is not None
+    message.ack()
+    assert queue.pop() is None
+
+
+def test_extending_a_lease_keeps_the_message(queue: Queue, clock: Clock) -> None:
+    queue.put("m")
+    message = queue.pop(lease_s=10)
+    assert message is not None
+    message = message.extend(100)
+    clock.advance(50)
+    assert queue.pop() is None
+    assert message.lease_until is not None
+    message.ack()
+
+
+def test_a_message_that_is_retried_keeps_its_place(queue: Queue) -> None:
+    queue.put_many([("a", ""), ("b", "")])
+    first = queue.pop()
+    assert first is not None
+    first.retry()
+    assert [popped(queue), popped(queue)] == ["a", "b"]
+
+
+def test_a_retry_can_wait(queue: Queue, clock: Clock) -> None:
+    queue.put("m")
+    message = queue.pop()
+    assert message is not None
+    message.retry(delay_s=5)
+    assert queue.pop() is None
+    clock.advance(5)
+    assert popped(queue) == "m"
+
+
+def test_a_delayed_message_is_not_to_be_had_before(queue: Queue, clock: Clock) -> None:
+    queue.put("late", delay_s=10)
+    queue.put("early")
+    assert [popped(queue), popped(queue)] == ["early", None]
+    clock.advance(10)
+    assert popped(queue) == "late"
+
+
+def test_a_failed_message_stays_until_it_is_retried(queue: Queue) -> None:
+    queue.put("m")
+    message = queue.pop()
+    assert message is not None
+    message.fail()
+    assert queue.pop() is None
+    assert [m.id for m in queue.list_messages("failed")] == [message.id]
+    queue.retry(message.id)
+    assert popped(queue) == "m"
+
+
+def test_retrying_what_is_locked_or_missing_is_refused(queue: Queue) -> None:
+    queue.put("m")
+    message = queue.pop()
+    assert message is not None
+    with pytest.raises(holtmq.LeaseLostError, match="is locked; its holder can retry it"):
+        queue.retry(message.id)
+    with pytest.raises(holtmq.NotFoundError, match="no message 17 in queue 'q'"):
+        queue.retry(17)
+
+
+def test_a_message_tried_too_often_is_dead(mq: holtmq.Embedded, clock: Clock) -> None:
+    queue = mq.declare_queue("poison", max_attempts=2)
+    queue.put("m")
+    for _ in range(2):
+        assert popped(queue) == "m"
+        clock.advance(61)
+    assert queue.pop() is None
+    (dead,) = queue.list_messages("dead")
+    assert (dead.text, dead.attempts) == ("m", 2)
+    queue.retry(dead.id)
+    assert popped(queue) == "m"
+
+
+def test_a_dead_message_goes_to_the_dead_letter_queue(mq: holtmq.Embedded) -> None:
+    queue = mq.declare_queue("work", max_attempts=1, dead_letter_queue="dead")
+    dead_letters = mq.declare_queue("dead")
+    queue.put("m", "a.b", headers={"h": 1})
+    message = queue.pop()
+    assert message is not None
+    message.retry()
+    assert queue.list_messages() == []
+    letter = dead_letters.pop("a.*")
+    assert letter is not None
+    assert (letter.id, letter.text, letter.attempts) == (message.id, "m", 1)
+    assert letter.headers == {"h": 1}
+
+
+def test_an_expired_message_is_dropped_or_goes_to_the_dead_letters(mq: holtmq.Embedded, clock: Clock) -> None:
+    plain, lettered, dead = (
+        mq.declare_queue("plain", ttl_ms=1000),
+        mq.declare_queue("lettered", dead_letter_queue="dead"),
+        mq.declare_queue("dead"),
+    )
+    plain.put("a")
+    plain.put("b", ttl_ms=60_000)
+    lettered.put("c", ttl_ms=500)
+    clock.advance(1.0)
+    assert plain.pop() is None, "the shorter of the two times to live counts"
+    assert lettered.pop() is None
+    assert plain.list_messages() == lettered.list_messages() == []
+    assert popped(dead) == "c"
+
+
+def test_a_full_queue_refuses_and_nothing_is_added(mq: holtmq.Embedded) -> None:
+    queue = mq.declare_queue("small", max_length=2)
+    queue.put("a")
+    assert not queue.full()
+    with pytest.raises(holtmq.QueueFullError, match="may hold 2 ready messages and has 1; got 2 more"):
+        queue.put_many([("b", ""), ("c", "")])
+    assert queue.size() == 1
+    queue.put("b")
+    assert queue.full()
+    with pytest.raises(holtmq.QueueFullError):
+        queue.put("c")
+    queue.pop()
+    queue.put("c")  # only ready messages count
+
+
+def test_retention_keeps_what_is_done(mq: holtmq.Embedded, clock: Clock) -> None:
+    queue = mq.declare_queue("kept", retention_s=60)
+    queue.put("m")
+    message = queue.pop()
+    assert message is not None
+    message.ack()
+    assert [m.text for m in queue.list_messages("done")] == ["m"]
+    assert queue.prune(older_than_s=60) == 0
+    clock.advance(61)
+    assert queue.prune(older_than_s=60) == 1
+    assert queue.list_messages() == []
+
+
+def test_looking_changes_nothing(queue: Queue) -> None:
+    queue.put_many([("a", "x.y"), ("b", "z")])
+    for _ in range(2):
+        first, second = queue.peek(), queue.peek("z")
+        assert first is not None
+        assert second is not None
+        assert (first.text, second.text, first.attempts) == ("a", "b", 0)
+    assert (queue.size(), queue.size("locked"), queue.empty(), queue.full()) == (2, 0, False, False)
+    assert queue.peek("nothing") is None
+
+
+def test_purge_removes_what_is_ready_and_leaves_what_is_locked(queue: Queue) -> None:
+    queue.put_many([("a", ""), ("b", ""), ("c", "")])
+    queue.put("d", delay_s=5)
+    locked = queue.pop()
+    assert queue.purge() == 3
+    assert (queue.size(), queue.size("locked"), queue.empty()) == (0, 1, True)
+    assert locked is not None
+    locked.ack()
+
+
+def test_messages_locked_for_long_can_be_listed(queue: Queue, clock: Clock) -> None:
+    queue.put_many([("a", ""), ("b", "")])
+    queue.pop(lease_s=600)
+    clock.advance(10)
+    queue.pop(lease_s=600)
+    assert [m.text for m in queue.list_locked(longer_than_s=5)] == ["a"]
+
+
+def test_several_can_be_popped_at_once(queue: Queue) -> None:
+    queue.put_many([(f"m{n}", "even" if n % 2 == 0 else "odd") for n in range(10)])
+    assert [m.text for m in queue.pop_many(3)] == ["m0", "m1", "m2"]
+    assert [m.text for m in queue.pop_many(3, "odd")] == ["m3", "m5", "m7"]
+    assert [m.text for m in queue.pop_many(100, ["odd", "even"])] == ["m4", "m6", "m8", "m9"]
+
+
+def test_queues_do_not_see_each_other(mq: holtmq.Embedded) -> None:
+    one, other = mq.queue("one"), mq.queue("other")
+    one.put("1", "k")
+    other.put("2", "k")
+    assert (popped(other, "k"), popped(one), popped(one)) == ("2", "1", None)
+
+
+@pytest.mark.parametrize(
+    ("call", "message"),
+    [
+        (lambda q: q.put("m", "k" * 256), "a routing key must be at most 255 bytes in UTF-8, got 256"),
+        (lambda q: q.put("m", 5), "a routing key must be a string or a list of its segments, got integer 5"),
+        (lambda q: q.put("m", ["a", 5]), "a routing key must be a string or a list of its segments, got array of 2"),
+        (lambda q: q.put(object()), "a message must be bytes, text or JSON, got object"),
+        (lambda q: q.put("m", priority=256), "a priority must be an integer from 0 to 255, got integer 256"),
+        (lambda q: q.put("m", priority=True), "a priority must be an integer from 0 to 255, got boolean true"),
+        (lambda q: q.put("m", ttl_ms=-1), "a time to live must be an integer from 0"),
+        (lambda q: q.put("m", headers=[1]), "must be a table (a mapping), got array of 1"),
+        (lambda q: q.pop(5), "a pattern must be a string"),
+        (lambda q: q.pop_many(0), "expected at least one message"),
+        (lambda q: q.pop(lease_s=0), "a lease above 0 s"),
+        (lambda q: q.list_messages("lost"), "a state must be one of ready, locked, done, failed, dead, got 'lost'"),
+    ],
+)
+def test_bad_input_is_refused_in_words(queue: Queue, call: Any, message: str) -> None:
+    with pytest.raises((holtmq.InvalidValueError, TypeError)) as refusal:
+        call(queue)
+    assert message in str(refusal.value)
+    assert queue.size() == 0

@@ -1,0 +1,155 @@
+"""The file itself: versions, damage, permissions, a full disk, and locks."""
+
+from __future__ import annotations
+
+import os
+import sqlite3
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+import holtmq
+from holtmq.store import Database
+from holtmq.store.database import STEPS
+
+
+def user_version(path: Path) -> int:
+    return int(sqlite3.connect(path).execute("PRAGMA user_version").fetchone()[0])
+
+
+def test_a_new_file_has_the_newest_version(tmp_path: Path) -> None:
+    Database(tmp_path / "a.db").close()
+    assert user_version(tmp_path / "a.db") == len(STEPS)
+
+
+def test_an_older_file_is_brought_forward_whole(tmp_path: Path) -> None:
+    path = tmp_path / "a.db"
+    Database(path).close()
+    Database(path, steps=(*STEPS, "CREATE TABLE more (x);\nINSERT INTO more VALUES (1);\nINSERT INTO more VALUES (2);")).close()
+    assert user_version(path) == len(STEPS) + 1
+    assert sqlite3.connect(path).execute("SELECT count(*) FROM more").fetchone() == (2,)
+
+
+def test_a_step_that_fails_changes_nothing(tmp_path: Path) -> None:
+    path = tmp_path / "a.db"
+    Database(path).close()
+    with pytest.raises(holtmq.StoreError, match="no such table: missing"):
+        Database(path, steps=(*STEPS, "CREATE TABLE more (x);\nINSERT INTO missing VALUES (1);"))
+    assert user_version(path) == len(STEPS)
+    assert sqlite3.connect(path).execute("SELECT count(*) FROM sqlite_schema WHERE name = 'more'").fetchone() == (0,)
+
+
+def test_a_newer_file_is_refused(tmp_path: Path) -> None:
+    path = tmp_path / "a.db"
+    Database(path, steps=(*STEPS, "CREATE TABLE more (x);")).close()
+    with pytest.raises(
+        holtmq.StoreVersionError, match="is of version 2, written by a newer HoltMQ; expected at most version 1"
+    ):
+        holtmq.open(path)
+
+
+def test_what_is_no_database_is_refused_and_left_alone(tmp_path: Path) -> None:
+    path = tmp_path / "a.db"
+    path.write_bytes(b"This is a diary, not a database. " * 100)
+    before = path.read_bytes()
+    with pytest.raises(holtmq.NotAStoreError, match="is no database; expected a HoltMQ file, or none"):
+        holtmq.open(path)
+    assert path.read_bytes() == before
+
+
+def test_the_database_of_another_program_is_refused_and_left_alone(tmp_path: Path) -> None:
+    path = tmp_path / "a.db"
+    sqlite3.connect(path).execute("CREATE TABLE diary (day, words)")
+    before = path.read_bytes()
+    with pytest.raises(holtmq.NotAStoreError, match="is a database of another program"):
+        holtmq.open(path)
+    assert path.read_bytes() == before
+
+
+def test_a_truncated_file_is_refused(tmp_path: Path) -> None:
+    path = tmp_path / "a.db"
+    with holtmq.open(path) as mq:
+        mq.queue("q").put_many([("x" * 1000, f"k{n}") for n in range(1000)])
+    path.write_bytes(path.read_bytes()[:20_000])
+    with pytest.raises(holtmq.NotAStoreError, match="is damaged"), holtmq.open(path) as mq:
+        mq.queue("q").pop_many(1000)
+
+
+@pytest.mark.parametrize("path", ["/no/such/folder/a.db", "/"])
+def test_a_place_where_no_file_can_be_is_refused(path: str) -> None:
+    with pytest.raises(holtmq.StoreError, match="cannot be opened"):
+        holtmq.open(path)
+
+
+READ_ONLY = """
+import os, sys, holtmq
+os.setuid(65534)
+try:
+    with holtmq.open(sys.argv[1]) as mq:
+        mq.queue("q").put("m")
+except holtmq.StoreReadOnlyError as error:
+    print(error)
+"""
+
+
+@pytest.mark.skipif(os.getuid() != 0, reason="only root can become a user without rights; CI runs as root")
+def test_a_read_only_file_is_refused(tmp_path: Path) -> None:
+    path = tmp_path / "a.db"
+    with holtmq.open(path) as mq:
+        mq.queue("q").put("m")
+    for folder in (tmp_path, *tmp_path.parents[:2]):
+        folder.chmod(0o755)
+    path.chmod(0o444)
+    environment = {**os.environ, "PYTHONPATH": os.pathsep.join(sys.path), "PYTHONDONTWRITEBYTECODE": "1"}
+    done = subprocess.run(
+        [sys.executable, "-c", READ_ONLY, str(path)], capture_output=True, text=True, env=environment, timeout=60
+    )
+    assert "cannot be written" in done.stdout, done.stderr
+    with holtmq.open(path) as mq:
+        assert mq.queue("q").size() == 1
+
+
+def test_a_full_disk_is_an_error_and_nothing_is_lost(tmp_path: Path) -> None:
+    with holtmq.open(tmp_path / "a.db") as mq:
+        queue = mq.queue("q")
+        queue.put("kept", "k")
+        with mq.database.lock() as connection:
+            (pages,) = connection.execute("PRAGMA page_count").fetchone()
+            connection.execute(f"PRAGMA max_page_count = {pages + 10}")
+        with pytest.raises(holtmq.StoreFullError, match="the disk is full; nothing was written"):
+            queue.put_many([(b"x" * 10_000, "big") for _ in range(50)])
+        with pytest.raises(holtmq.StoreFullError):
+            queue.put(b"x" * 100_000, "big")
+        assert [m.text for m in queue.list_messages()] == ["kept"]
+        with mq.database.lock() as connection:
+            connection.execute(f"PRAGMA max_page_count = {pages + 10_000}")
+        queue.put("more", "big")
+        assert [m.text for m in queue.pop_many(5)] == ["kept", "more"]
+
+
+def test_a_lock_held_for_longer_than_the_timeout_is_told(tmp_path: Path) -> None:
+    path = tmp_path / "a.db"
+    with holtmq.open(path, timeout_s=0.05) as mq:
+        queue = mq.queue("q")
+        other = sqlite3.connect(path, isolation_level=None)
+        other.execute("BEGIN IMMEDIATE")
+        for call in (lambda: queue.put("m"), queue.pop):
+            with pytest.raises(holtmq.StoreBusyError, match=r"was locked by another process for more than 0\.05 s"):
+                call()
+        other.execute("COMMIT")
+        queue.put("m")
+        assert queue.size() == 1
+
+
+def test_a_wrong_durability_is_refused(tmp_path: Path) -> None:
+    with pytest.raises(holtmq.StoreError, match="durability must be 'full', 'normal' or 'off', got 'high'"):
+        holtmq.open(tmp_path / "a.db", durability="high")  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize(("durability", "synchronous"), [("full", 2), ("normal", 1), ("off", 0)])
+def test_durability_is_what_sqlite_is_told(tmp_path: Path, durability: str, synchronous: int) -> None:
+    with holtmq.open(tmp_path / "a.db", durability=durability) as mq, mq.database.lock() as connection:  # type: ignore[arg-type]
+        assert connection.execute("PRAGMA synchronous").fetchone() == (synchronous,)
+        assert connection.execute("PRAGMA journal_mode").fetchone() == ("wal",)
