@@ -1,6 +1,7 @@
 """HoltMQ: AMQP routing from one file to a cluster."""
 
-from holtmq.embedded import Embedded, Message, open  # noqa: A004  # holtmq.open reads as it should
+from holtmq.embedded import Embedded, Message, aio, open  # noqa: A004  # holtmq.open reads as it should
+from holtmq.embedded.legacy import migrate, migrate_pattern
 from holtmq.errors import (
     AccessRefusedError,
     AmqpChannelError,
@@ -58,5 +59,8 @@ __all__ = [
     "StoreVersionError",
     "Table",
     "Topology",
+    "aio",
+    "migrate",
+    "migrate_pattern",
     "open",
 ]

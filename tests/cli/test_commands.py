@@ -9,6 +9,7 @@ from pathlib import Path
 
 import pytest
 
+from holtmq import open as open_file
 from holtmq.cli.demo import shop
 from tests.topology.record_exports import FOLDER
 
@@ -71,7 +72,12 @@ def test_demo_runs_to_its_summary() -> None:
     [
         (["explain", "x", "k", "--definitions", "/no/such/file"], 1, "/no/such/file: No such file or directory"),
         (["explain", "x", "k", "--definitions", "/"], 1, "/: Is a directory"),
-        (["explain", "x", "k"], 2, "Missing option '--definitions'."),
+        (["explain", "x", "k"], 2, "expected one of --definitions and --data"),
+        (["explain", "x", "k", "--data", "/no/such/file"], 1, "/no/such/file does not exist; expected a HoltMQ file"),
+        (["queue", "list", "/no/such/file"], 1, "/no/such/file does not exist; expected a HoltMQ file"),
+        (["queue", "list", "FILE"], 1, "is no database; expected a HoltMQ file, or none"),
+        (["migrate", "/no/such/file"], 1, "/no/such/file does not exist; expected a MiniQ or litequeue file"),
+        (["migrate", "FILE"], 1, "file is not a database; expected a MiniQ or litequeue file"),
         (["explain", "x"], 2, "Missing argument 'KEY'."),
         (["explain", "no", "k", "--definitions", "FILE"], 1, "no exchange 'no' in vhost '/'"),
         (["explain", "orders", "k" * 300, "--definitions", "FILE"], 1, "a routing key must be at most 255 bytes"),
@@ -93,8 +99,48 @@ def test_errors_are_one_line_on_stderr(file: Path, arguments: list[str], code: i
     assert done.stderr.count("\n") == 1
 
 
-@pytest.mark.parametrize("arguments", [[], ["explain"], ["definitions"], ["definitions", "check"], ["demo"]])
+@pytest.mark.parametrize(
+    "arguments", [[], ["explain"], ["definitions"], ["definitions", "check"], ["demo"], ["queue", "pop"], ["migrate"]]
+)
 def test_every_command_has_help(arguments: list[str]) -> None:
     done = holtmq(*arguments, "--help")
     assert done.returncode == 0
     assert done.stdout.startswith("Usage: holtmq")
+
+
+def test_everyday_work_on_a_queue(tmp_path: Path) -> None:
+    file = tmp_path / "shop.db"
+    first = json.loads(holtmq("queue", "put", file, "inbox", "hello [bold]", "--key", "orders.food", "--json").stdout)["id"]
+    holtmq("queue", "put", file, "inbox", "urgent", "--key", "orders.x", "--priority", "9", "--header", "vip=true")
+    assert json.loads(holtmq("queue", "list", file, "--json").stdout) == [
+        {"queue": "inbox", "ready": 2, "locked": 0, "done": 0, "failed": 0, "dead": 0}
+    ]
+    listed = holtmq("queue", "list", file, "inbox").stdout
+    assert "hello [bold]" in listed
+    assert str(first) in listed
+    (peeked,) = json.loads(holtmq("queue", "peek", file, "inbox", "--json").stdout)
+    assert (peeked["body"], peeked["headers"], peeked["priority"]) == ("urgent", {"vip": True}, 9)
+    (popped,) = json.loads(holtmq("queue", "pop", file, "inbox", "--pattern", "#.food", "--json").stdout)
+    assert (popped["id"], popped["state"]) == (first, "locked")
+    assert holtmq("queue", "pop", file, "inbox", "--pattern", "#.food").returncode == 1
+    assert holtmq("queue", "purge", file, "inbox", "--yes").stdout == "1 message removed\n"
+    assert "no queue 'other' in" in holtmq("queue", "pop", file, "other").stderr
+
+
+def test_failed_messages_are_retried(tmp_path: Path) -> None:
+    file = tmp_path / "shop.db"
+    with open_file(file) as mq:
+        mq.queue("q").put_many([("a", ""), ("b", "")])
+        for message in mq.queue("q").pop_many(2):
+            message.fail()
+    assert holtmq("queue", "retry", file, "q", "--all-failed").stdout == "2 messages made ready\n"
+    with open_file(file) as mq:
+        assert mq.queue("q").size() == 2
+
+
+def test_explain_reads_a_holtmq_file(tmp_path: Path) -> None:
+    with open_file(tmp_path / "shop.db") as mq:
+        mq.declare_exchange("orders", "topic")
+        mq.declare_queue("all")
+        mq.bind("all", "orders", "#")
+    assert "1 queue: all" in holtmq("explain", "orders", "a.b", "--data", tmp_path / "shop.db").stdout

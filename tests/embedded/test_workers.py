@@ -33,7 +33,12 @@ def test_many_sends_become_few_transactions(live: holtmq.Embedded, monkeypatch: 
     producer = live.producer("inbox")
     batches: list[int] = []
     original = producer.queue.put_many
-    monkeypatch.setattr(producer.queue, "put_many", lambda batch: (batches.append(len(batch)), original(batch))[1])
+
+    def put_many(batch: list[tuple[str, str]]) -> range:
+        batches.append(len(batch))
+        return original(batch)
+
+    monkeypatch.setattr(producer.queue, "put_many", put_many)
     with live.database.lock():  # nothing can be written meanwhile, so what is sent piles up
         futures = [producer.send(f"m{n}", "k") for n in range(500)]
     ids = [future.result(WAIT_S) for future in futures]

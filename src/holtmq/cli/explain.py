@@ -21,25 +21,35 @@ from holtmq.topology import DEFAULT_VHOST, Topology
     "--definitions",
     "file",
     type=click.Path(path_type=Path),
-    required=True,
     help="The topology: a definitions file as RabbitMQ and HoltMQ export it.",
 )
+@click.option("--data", type=click.Path(path_type=Path), help="The topology: a HoltMQ file.")
 @click.option("--vhost", default=DEFAULT_VHOST, show_default=True, help="The vhost to look at.")
 @click.option("--json", "as_json", is_flag=True, help="Print JSON for scripts.")
-def explain(exchange: str, key: str, headers: tuple[str, ...], file: Path, vhost: str, *, as_json: bool) -> None:
+def explain(
+    exchange: str, key: str, headers: tuple[str, ...], file: Path | None, data: Path | None, vhost: str, *, as_json: bool
+) -> None:
     """Say why a message published to EXCHANGE under KEY goes where it goes, and what came close.
 
     EXCHANGE may be "" for the default exchange. A header's VALUE is read as JSON where it is JSON, so that true and 1 are
     a boolean and an integer, and '"1"' is a string; everything else is a string as it stands.
     """
-    topology = Topology.from_definitions(file)
+    topology = _topology(file, data)
     if vhost not in topology.vhosts:
-        raise click.ClickException(f"no vhost {vhost!r} in {file}, expected one of {', '.join(topology.vhosts)}")
+        raise click.ClickException(f"no vhost {vhost!r} in {file or data}, expected one of {', '.join(topology.vhosts)}")
     explanation = Router(topology, vhost).explain(exchange, key, dict(map(parse_header, headers)))
     if as_json:
         print_json(explanation.to_dict())
     else:
         show(explanation)
+
+
+def _topology(file: Path | None, data: Path | None) -> Topology:
+    if file is not None and data is None:
+        return Topology.from_definitions(file)
+    if data is not None and file is None:
+        return Topology.load(data)
+    raise click.UsageError("expected one of --definitions and --data")
 
 
 def parse_header(text: str) -> tuple[str, FieldValue]:

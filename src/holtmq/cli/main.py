@@ -11,6 +11,8 @@ import holtmq
 from holtmq.cli.definitions import definitions
 from holtmq.cli.demo import demo
 from holtmq.cli.explain import explain
+from holtmq.cli.migrate import migrate
+from holtmq.cli.queue import queue
 from holtmq.errors import HoltmqError
 
 FAILURE = 1
@@ -26,6 +28,8 @@ def cli() -> None:
 cli.add_command(definitions)
 cli.add_command(demo)
 cli.add_command(explain)
+cli.add_command(migrate)
+cli.add_command(queue)
 
 
 def main(arguments: Sequence[str] | None = None) -> int:

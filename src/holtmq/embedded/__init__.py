@@ -6,6 +6,7 @@ from collections.abc import Callable
 from pathlib import Path
 from time import time
 
+from holtmq.embedded import aio
 from holtmq.embedded.consumer import Consumer
 from holtmq.embedded.embedded import Embedded
 from holtmq.embedded.message import Message
@@ -14,7 +15,7 @@ from holtmq.embedded.queue import Queue
 from holtmq.store import Durability
 from holtmq.store.database import TIMEOUT_S
 
-__all__ = ["Consumer", "Embedded", "Message", "Producer", "Queue", "open"]
+__all__ = ["Consumer", "Embedded", "Message", "Producer", "Queue", "aio", "open"]
 
 
 def open(  # noqa: A001  # holtmq.open reads as it should

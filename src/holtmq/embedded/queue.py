@@ -68,8 +68,11 @@ class Queue:
         """Add messages, each with its key, all or none of them; their ids."""
         owner, now = self._owner, self._owner.now_ms()
         with owner.working(self.name) as (connection, queue_id, settings):
-            intern = owner.intern
-            contents = [(intern(as_key(key)), *encode(content)) for content, key in messages]
+            known = owner.keys.ids.get
+            contents = [
+                ((isinstance(key, str) and known(key)) or owner.intern(as_key(key)), *encode(content))
+                for content, key in messages
+            ]
             self._require_room(queue_id, settings, len(contents))
             expires_at = None if settings.ttl_ms is None else now + settings.ttl_ms
             ids = self._messages.append_many(connection, contents, queue_id, now, expires_at)

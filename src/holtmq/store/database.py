@@ -13,10 +13,11 @@ import threading
 import time
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager
+from functools import partial
 from importlib.resources import files
 from pathlib import Path
 from types import TracebackType
-from typing import Any, Literal, TypeAlias, TypeVar
+from typing import Literal, TypeAlias, TypeVar
 
 from holtmq.errors import (
     NotAStoreError,
@@ -34,6 +35,7 @@ APPLICATION_ID = 0x486F6C74  # "Holt"
 STEPS = (files("holtmq.store").joinpath("schema.sql").read_text(),)
 """How a file gets from each version to the next; each step is applied whole or not at all."""
 TIMEOUT_S = 30.0
+SHORTEST_PAUSE_S = 0.00005
 LONGEST_PAUSE_S = 0.002
 CHECKPOINT_PAGES = 4000
 CACHE_KIB = 32 * 1024
@@ -78,12 +80,21 @@ class Database:
         """Write: all of it or, if an error leaves the block, nothing. Within another one, a part of that."""
         return self._writing
 
-    def execute_alone(self, statement: str, parameters: tuple[object, ...]) -> list[tuple[Any, ...]]:
-        """One statement that is a transaction of its own, for the hot path: it saves the BEGIN and the COMMIT."""
-        with self.lock() as connection:
-            if self._depth:
-                return connection.execute(statement, parameters).fetchall()
-            return self._when_free(lambda: connection.execute(statement, parameters).fetchall())
+    def insert_alone(self, statement: str, parameters: tuple[object, ...]) -> int:
+        """One INSERT that is a transaction of its own, for the hot path: it saves the BEGIN and the COMMIT. The row's id.
+
+        A constraint that is broken comes out as SQLite's own error, for the caller to tell what it means.
+        """
+        self._lock.acquire()
+        try:
+            insert = partial(self.connection.execute, statement, parameters)
+            return (self._when_free(insert)).lastrowid or 0
+        except sqlite3.IntegrityError:
+            raise
+        except sqlite3.Error as error:
+            raise translated(error, self.path) from error
+        finally:
+            self._lock.release()
 
     @property
     def in_transaction(self) -> bool:
@@ -105,7 +116,7 @@ class Database:
 
     def _when_free(self, attempt: Callable[[], T]) -> T:
         """Try until no other process holds the file's lock."""
-        deadline, pause_s = None, 0.00005
+        deadline, pause_s = None, SHORTEST_PAUSE_S
         while True:
             try:
                 return attempt()

@@ -27,12 +27,13 @@ class RoutingKeys:
     def __init__(self, database: Database) -> None:
         self._database = database
         self._version = 0
-        self._ids: dict[str, int] = {}
+        self.ids: dict[str, int] = {}
+        """Keys whose id is known."""
         self._patterns: OrderedDict[tuple[str, ...], Pattern] = OrderedDict()
 
     def intern(self, key: str) -> int:
         """The id of a key, which is added if it is new. Within a transaction."""
-        found = self._ids.get(key)
+        found = self.ids.get(key)
         if found is not None:
             return found
         with self._database.transaction() as connection:
@@ -63,7 +64,7 @@ class RoutingKeys:
 
     def forget(self) -> None:
         """Drop all that was kept: the transaction that it was seen in may be undone, or keys were removed."""
-        self._ids.clear()
+        self.ids.clear()
         self._patterns.clear()
 
     def follow(self, version: int) -> None:
@@ -83,9 +84,9 @@ class RoutingKeys:
         return removed
 
     def _remember(self, key: str, key_id: int) -> None:
-        if len(self._ids) >= KEYS_KEPT:
-            self._ids.clear()
-        self._ids[key] = key_id
+        if len(self.ids) >= KEYS_KEPT:
+            self.ids.clear()
+        self.ids[key] = key_id
 
 
 class Frontier(NamedTuple):

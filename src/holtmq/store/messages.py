@@ -82,14 +82,12 @@ class StoredMessage(NamedTuple):
     body: bytes
 
 
-_APPEND = """
-INSERT INTO messages (id, queue_id, exchange, key_id, priority, created_at, due_at, expires_at, headers, properties, body)
-SELECT max(?, coalesce((SELECT max(id) FROM messages), 0) + 1, indexed_to + 1), ?, ?, ?, ?, ?, ?, ?, ?, ?, ? FROM state
-"""
-APPEND_IF_CURRENT = _APPEND + "WHERE topology_version = ? AND keys_version = ? RETURNING id"
-APPEND = _APPEND + "RETURNING id"
+NEXT_ID = "max(?, (SELECT coalesce(max(id), 0) + 1 FROM messages), (SELECT indexed_to + 1 FROM state))"
+APPEND = f"INSERT INTO messages VALUES ({NEXT_ID}, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)"
+# An exchange is never null: where topology or keys are of another version the statement fails, and nothing is written.
+CURRENT_EXCHANGE = "(SELECT ? FROM state WHERE topology_version = ? AND keys_version = ?)"
+APPEND_IF_CURRENT = f"INSERT INTO messages VALUES ({NEXT_ID}, ?, {CURRENT_EXCHANGE}, ?, ?, ?, ?, ?, ?, ?, ?)"
 APPEND_MANY = "INSERT INTO messages VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)"
-NEXT_ID = "SELECT max(?, coalesce((SELECT max(id) FROM messages), 0) + 1, indexed_to + 1) FROM state"
 DELIVER = "INSERT OR IGNORE INTO deliveries VALUES (?, ?, ?, ?, ?, 0, ?, ?, NULL, NULL)"
 INDEX_ARRIVALS = """
 INSERT INTO deliveries
@@ -156,13 +154,17 @@ class MessageStore:
 
     def append_alone(self, message: NewMessage, queue_id: int, now_ms: int, versions: tuple[int, int]) -> int | None:
         """Put a message into a queue as a transaction of its own; None where topology or keys are not what they were."""
-        rows = self._database.execute_alone(APPEND_IF_CURRENT, (*message.row(queue_id, now_ms), *versions))
-        return int(rows[0][0]) if rows else None
+        clock_id, queue, exchange, *others = message.row(queue_id, now_ms)
+        try:
+            return self._database.insert_alone(APPEND_IF_CURRENT, (clock_id, queue, exchange, *versions, *others))
+        except sqlite3.IntegrityError:
+            return None
 
     def append(self, connection: sqlite3.Connection, message: NewMessage, queue_id: int, now_ms: int) -> int:
-        (message_id,) = connection.execute(APPEND, message.row(queue_id, now_ms)).fetchone()
+        message_id = connection.execute(APPEND, message.row(queue_id, now_ms)).lastrowid
+        assert message_id is not None
         self.index_arrivals(connection)
-        return int(message_id)
+        return message_id
 
     def append_many(
         self,
@@ -176,7 +178,7 @@ class MessageStore:
 
         Plain tuples instead of `NewMessage`: this is the way for very many (benchmarks/embedded.py).
         """
-        (first,) = connection.execute(NEXT_ID, (now_ms << ID_CLOCK_BITS,)).fetchone()
+        (first,) = connection.execute(f"SELECT {NEXT_ID}", (now_ms << ID_CLOCK_BITS,)).fetchone()
         connection.executemany(
             APPEND_MANY,
             (
@@ -195,7 +197,8 @@ class MessageStore:
         now_ms: int,
     ) -> int:
         """Put a message into several queues, each with its own priority and expiry, and its body once."""
-        (message_id,) = connection.execute(APPEND, message.row(None, now_ms)).fetchone()
+        message_id = connection.execute(APPEND, message.row(None, now_ms)).lastrowid
+        assert message_id is not None
         state = State.READY if message.due_at is None else State.DELAYED
         rows = [
             (message_id, queue_id, state, priority, message.key_id, message.due_at, expires_at)
@@ -204,7 +207,7 @@ class MessageStore:
         connection.executemany(DELIVER, rows)
         if any(row[3] for row in rows):
             connection.execute(CHANGE_ORDER)
-        return int(message_id)
+        return message_id
 
     def deliver_again(
         self, connection: sqlite3.Connection, message_id: int, queue_id: int, stored: StoredMessage, expires_at: int | None

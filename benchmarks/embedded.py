@@ -1,0 +1,268 @@
+"""The embedded queue beside its peers, in one run: python -m benchmarks.embedded [--quick] [--durability normal]
+
+litequeue, persist-queue and huey's SQLite storage do the same work at the same durability (SQLite's `synchronous`), on the
+same disk. Prints tables for benchmarks/README.md and draws benchmarks/embedded.svg.
+"""
+
+from __future__ import annotations
+
+import argparse
+import multiprocessing
+import tempfile
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import matplotlib.pyplot as plt
+import persistqueue
+from huey.storage import SqliteStorage
+from litequeue import LiteQueue
+
+import holtmq
+from holtmq.embedded import Queue
+
+BODY = b"x" * 100
+PLOT = Path(__file__).with_name("embedded.svg")
+LEVELS = {"off": 0, "normal": 1, "full": 2}
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--quick", action="store_true", help="a tenth of the sizes, to see that it runs")
+    parser.add_argument("--durability", choices=list(LEVELS), default="normal")
+    options = parser.parse_args()
+    scale = 10 if options.quick else 1
+    with tempfile.TemporaryDirectory(prefix="holtmq-bench-") as folder:
+        bench = Bench(Path(folder), options.durability, scale)
+        puts = bench.puts()
+        bench.print_table("put, one by one", puts)
+        many = bench.put_many()
+        print(
+            f"\nput_many of {300_000 // scale:,}: {many:,.0f} messages/s, {many / max(list(puts.values())[1:]):.1f} x the fastest peer's put"
+        )
+        bench.print_table(f"pop + ack with {20_000 // scale:,} waiting", bench.pops())
+        growth = bench.growth()
+        sizes = list(growth)
+        print("\n| µs for pop + ack, by pattern | " + " | ".join(f"{size:,}" for size in sizes) + " | ratio |")
+        print("|---|" + "---|" * (len(sizes) + 1))
+        for name in growth[sizes[0]]:
+            times = [growth[size][name] for size in sizes]
+            print(f"| {name} | " + " | ".join(f"{us:.0f}" for us in times) + f" | {times[-1] / times[0]:.2f} |")
+        print("\n| processes | put + pop + ack, messages/s in all |\n|---|---|")
+        for count in (1, 2, 4, 8):
+            print(f"| {count} | {bench.processes(count):,.0f} |")
+        print(f"\nwake-up across processes, median of 50: {bench.wake_up_ms():.1f} ms")
+        for what, size in bench.file_sizes().items():
+            print(f"file {what}: {size / 1e6:,.1f} MB")
+    if scale == 1:
+        draw(growth)
+
+
+class Bench:
+    def __init__(self, folder: Path, durability: Any, scale: int) -> None:
+        self.folder = folder
+        self.durability = durability
+        self.scale = scale
+        self._files = 0
+
+    def puts(self) -> dict[str, float]:
+        count = (20_000 if self.durability != "full" else 3_000) // self.scale
+        queue = self.queue()
+        lite, persist, huey = self.litequeue(), self.persist_queue(), self.huey()
+        text = BODY.decode()
+        return {
+            "HoltMQ": rate(count, lambda: [queue.put(BODY, "orders.food") for _ in range(count)]),
+            "litequeue": rate(count, lambda: [lite.put(text) for _ in range(count)]),
+            "persist-queue": rate(count // 4, lambda: [persist.put(text) for _ in range(count // 4)]),
+            "huey": rate(count, lambda: [huey.enqueue(BODY) for _ in range(count)]),
+        }
+
+    def put_many(self) -> float:
+        count = 300_000 // self.scale
+        queue, batch = self.queue(), [(BODY, f"orders.k{n % 100}.x") for n in range(count)]
+        return max(rate(count, lambda: queue.put_many(batch)) for _ in range(3))
+
+    def pops(self) -> dict[str, float]:
+        waiting, count = 20_000 // self.scale, 200
+        queue = self.queue()
+        queue.put_many([(BODY, "orders.food")] * waiting)
+        lite, persist, huey = self.litequeue(), self.persist_queue(), self.huey()
+        text = BODY.decode()
+        for _ in range(waiting):
+            lite.put(text)
+            huey.enqueue(BODY)
+        for _ in range(waiting // 4):
+            persist.put(text)
+        return {
+            "HoltMQ": rate(count * 10, lambda: pop_and_ack(queue, count * 10)),
+            "litequeue": rate(count, lambda: [lite.done(lite.pop().message_id) for _ in range(count)]),
+            f"persist-queue ({waiting // 4:,} waiting)": rate(
+                count, lambda: [persist.ack(persist.get(block=False)) for _ in range(count)]
+            ),
+            "huey (no ack)": rate(count, lambda: [huey.dequeue() for _ in range(count)]),
+        }
+
+    def growth(self) -> dict[int, dict[str, float]]:
+        """Queues of growing length with 10,000 distinct keys, or as many as there are messages."""
+        found: dict[int, dict[str, float]] = {}
+        for size in (1_000, 10_000, 100_000, 1_000_000 // self.scale):
+            queue = self.queue()
+            keys = min(size, 10_000)
+            queue.put_many([(BODY, f"orders.k{n % keys}.{'eu' if n % 2 else 'us'}") for n in range(size)])
+            found[size] = pattern_times(queue, keys, popped=min(300, size // 6))
+        return found
+
+    def processes(self, count: int) -> float:
+        path, each = self.new_path(), 4_000 // self.scale
+        holtmq.open(path).close()
+        workers = [multiprocessing.Process(target=hammer, args=(path, self.durability, each)) for _ in range(count)]
+        started = time.perf_counter()
+        for worker in workers:
+            worker.start()
+        for worker in workers:
+            worker.join()
+        assert all(worker.exitcode == 0 for worker in workers)
+        return count * each / (time.perf_counter() - started)
+
+    def wake_up_ms(self) -> float:
+        path = self.new_path()
+        with holtmq.open(path) as mq:
+            queue = mq.queue("q")
+            other = multiprocessing.Process(target=send_the_time, args=(path,))
+            other.start()
+            delays = []
+            for _ in range(50):
+                message = queue.pop(wait_s=20)
+                assert message is not None
+                delays.append((time.time() - message.json()) * 1000)
+                message.ack()
+                queue.put("next", "reply")
+                while queue.peek("reply") is not None:
+                    time.sleep(0.001)
+            other.join()
+        return float(sorted(delays)[len(delays) // 2])
+
+    def file_sizes(self) -> dict[str, int]:
+        path, count = self.new_path(), 100_000 // self.scale
+        with holtmq.open(path, durability=self.durability) as mq:
+            queue = mq.queue("q")
+
+            def size() -> int:
+                return sum(Path(f"{path}{suffix}").stat().st_size for suffix in ("", "-wal"))
+
+            queue.put_many([(BODY, f"orders.k{n % 1000}") for n in range(count)])
+            sizes = {f"with {count:,} messages of {len(BODY)} bytes": size()}
+            queue.purge()
+            sizes["after purge"] = size()
+            queue.put_many([(BODY, f"orders.k{n % 1000}") for n in range(count)])
+            sizes["filled again"] = size()
+            queue.purge()
+            mq.vacuum()
+            sizes["after purge and vacuum"] = size()
+        return sizes
+
+    def queue(self) -> Queue:
+        return holtmq.open(self.new_path(), durability=self.durability).queue("q")
+
+    def litequeue(self) -> LiteQueue:
+        queue = LiteQueue(self.new_path())
+        queue.conn.execute(f"PRAGMA synchronous = {LEVELS[self.durability]}")
+        return queue
+
+    def persist_queue(self) -> persistqueue.SQLiteAckQueue:
+        queue = persistqueue.SQLiteAckQueue(str(self.new_path()) + ".d", auto_commit=True)
+        for connection in filter(None, (queue._conn, queue._getter, queue._putter)):
+            connection.execute(f"PRAGMA synchronous = {LEVELS[self.durability]}")
+        return queue
+
+    def huey(self) -> SqliteStorage:
+        storage = SqliteStorage("huey", str(self.new_path()), fsync=False)
+        storage.conn.execute(f"PRAGMA synchronous = {LEVELS[self.durability]}")
+        return storage
+
+    def new_path(self) -> Path:
+        self._files += 1
+        return self.folder / f"{self._files}.db"
+
+    def print_table(self, what: str, rates: dict[str, float]) -> None:
+        ours = rates["HoltMQ"]
+        print(f"\n| {what} | messages/s | HoltMQ is |\n|---|---|---|")
+        for name, per_second in rates.items():
+            print(f"| {name} | {per_second:,.0f} | {ours / per_second:,.1f} x |")
+
+
+def pattern_times(queue: Queue, keys: int, popped: int) -> dict[str, float]:
+    """What a pop and its ack cost by one pattern and another; each pattern was asked for once before."""
+
+    def timed(pattern: str | None) -> float:
+        pop_and_ack(queue, 1, pattern)
+        return us(popped, lambda: pop_and_ack(queue, popped, pattern))
+
+    def one_key_each() -> None:
+        for n in range(keys - 50, keys):
+            pop_and_ack(queue, 1, f"orders.k{n}.*")
+
+    def nothing() -> None:
+        for _ in range(popped):
+            assert queue.pop("nothing.#") is None
+
+    return {
+        "none": timed(None),
+        "`orders.*.eu`": timed("orders.*.eu"),
+        "`orders.#`": timed("orders.#"),
+        "`#.us`": timed("#.us"),
+        "`orders.k….*`, 50 patterns asked for the first time": us(50, one_key_each),
+        "`nothing.#`, pop only": us(popped, nothing),
+    }
+
+
+def pop_and_ack(queue: Queue, count: int, pattern: str | None = None) -> None:
+    for _ in range(count):
+        message = queue.pop(pattern)
+        assert message is not None
+        message.ack()
+
+
+def hammer(path: Path, durability: Any, count: int) -> None:
+    with holtmq.open(path, durability=durability) as mq:
+        queue = mq.queue("q")
+        for n in range(count):
+            queue.put(BODY, f"k.{n % 100}")
+            message = queue.pop()
+            if message is not None:
+                message.ack()
+
+
+def send_the_time(path: Path) -> None:
+    with holtmq.open(path) as mq:
+        queue = mq.queue("q")
+        for _ in range(50):
+            time.sleep(0.03)
+            queue.put(time.time(), "time")
+            reply = queue.pop("reply", wait_s=20)
+            assert reply is not None
+            reply.ack()
+
+
+def rate(count: int, work: Callable[[], object]) -> float:
+    started = time.perf_counter()
+    work()
+    return count / (time.perf_counter() - started)
+
+
+def us(count: int, work: Callable[[], object]) -> float:
+    return 1e6 / rate(count, work)
+
+
+def draw(growth: dict[int, dict[str, float]]) -> None:
+    figure, axes = plt.subplots(figsize=(7, 3.5), layout="constrained")
+    for name in next(iter(growth.values())):
+        axes.plot(list(growth), [growth[size][name] for size in growth], "o-", label=name)
+    axes.set(xscale="log", yscale="log", xlabel="messages waiting", ylabel="µs for pop + ack")
+    axes.legend(fontsize="small")
+    figure.savefig(PLOT)
+
+
+if __name__ == "__main__":
+    main()

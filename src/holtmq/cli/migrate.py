@@ -1,0 +1,38 @@
+"""holtmq migrate: a MiniQ or litequeue file becomes a HoltMQ file."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+
+import click
+from rich.console import Console
+from rich.progress import Progress
+from rich.table import Table as Grid
+from rich.text import Text
+
+from holtmq.cli.output import print_json, show
+from holtmq.embedded.legacy import migrate as migrate_file
+
+
+@click.command()
+@click.argument("file", type=click.Path(path_type=Path))
+@click.option("--output", type=click.Path(path_type=Path), help="The new file; FILE with .holtmq.db at its end unless told.")
+@click.option("--json", "as_json", is_flag=True, help="Print JSON for scripts.")
+def migrate(file: Path, output: Path | None, *, as_json: bool) -> None:
+    """Make a HoltMQ file of the MiniQ or litequeue FILE, which is left as it is.
+
+    Statuses, topics, priorities and times are kept, the words of topics are indexed. The new file appears whole when all is
+    done; if anything goes wrong there is none.
+    """
+    target = output or file.with_name(f"{file.stem}.holtmq.db")
+    with Progress(console=Console(stderr=True), transient=True, disable=not sys.stderr.isatty()) as progress:
+        bar = progress.add_task("messages", total=None)
+        report = migrate_file(file, target, lambda done, total: progress.update(bar, completed=done, total=total))
+    if as_json:
+        print_json({"target": report.target, "messages": report.messages, "queues": report.queues})
+        return
+    grid = Grid("queue", "ready", "locked", "done", "failed")
+    for name, states in report.queues.items():
+        grid.add_row(Text(name), *(f"{states[state]:,}" for state in ("ready", "locked", "done", "failed")))
+    show(grid, f"{report.messages:,} messages are in {report.target} now; {report.source} is as it was.")

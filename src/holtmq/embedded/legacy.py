@@ -1,0 +1,163 @@
+"""From MiniQ and litequeue to HoltMQ: their files, and MiniQ's patterns.
+
+Both keep a table per queue with message_id, data, status and in_time; MiniQ has a topic and, later, a priority as well.
+"""
+
+from __future__ import annotations
+
+import sqlite3
+import warnings
+from collections import Counter
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+from urllib.parse import quote
+
+from holtmq.embedded.embedded import Embedded
+from holtmq.errors import InvalidValueError, NotAStoreError, StoreError
+from holtmq.message import TEXT
+from holtmq.store import State
+from holtmq.store.messages import ID_CLOCK_BITS
+
+COLUMNS = {"message_id", "data", "status", "in_time"}
+STATES = {0: State.READY, 1: State.LOCKED, 2: State.DONE, 3: State.FAILED}
+NANOSECONDS_FROM = 10**16
+"""litequeue counts nanoseconds, MiniQ milliseconds; a time above this is the former."""
+BATCH = 10_000
+
+
+class PatternWarning(UserWarning):
+    """A legacy pattern that no AMQP pattern is equivalent to."""
+
+
+@dataclass(slots=True)
+class MigrationReport:
+    """What was taken over: for each queue how many messages in which state."""
+
+    source: str
+    target: str
+    queues: dict[str, Counter[str]] = field(default_factory=dict)
+
+    @property
+    def messages(self) -> int:
+        return sum(sum(states.values()) for states in self.queues.values())
+
+
+def migrate(source: str | Path, target: str | Path, progress: Callable[[int, int], None] | None = None) -> MigrationReport:
+    """Make a HoltMQ file of a MiniQ or litequeue file, which is only read. The new file is there whole or not at all."""
+    if Path(target).exists():
+        raise StoreError(f"{target} exists already; expected a name for a new file")
+    if not Path(source).is_file():
+        raise NotAStoreError(f"{source} does not exist; expected a MiniQ or litequeue file")
+    unfinished = Path(f"{target}.unfinished")
+    _remove(unfinished)
+    try:
+        report = _migrate(Path(source), Path(target), unfinished, progress or (lambda *_: None))
+        unfinished.replace(target)
+    finally:
+        _remove(unfinished)
+    return report
+
+
+def _migrate(source: Path, target: Path, unfinished: Path, progress: Callable[[int, int], None]) -> MigrationReport:
+    report = MigrationReport(str(source), str(target))
+    legacy = sqlite3.connect(f"file:{quote(str(source.absolute()))}?mode=ro", uri=True)
+    try:
+        tables = _tables(legacy, source)
+        total = sum(legacy.execute(f"SELECT count(*) FROM {_quoted(table)}").fetchone()[0] for table in tables)
+        with Embedded(unfinished, durability="off") as mq:
+            for table, columns in tables.items():
+                report.queues[table] = Counter()
+                for batch in _batches(legacy, table, columns):
+                    _take_over(mq, table, batch, report.queues[table])
+                    progress(report.messages, total)
+            with mq.database.lock() as connection:
+                connection.execute("PRAGMA wal_checkpoint(TRUNCATE)")
+    except sqlite3.DatabaseError as error:
+        raise NotAStoreError(f"{source} cannot be read: {error}; expected a MiniQ or litequeue file") from error
+    finally:
+        legacy.close()
+    return report
+
+
+def _tables(legacy: sqlite3.Connection, source: Path) -> dict[str, set[str]]:
+    names = [name for (name,) in legacy.execute("SELECT name FROM sqlite_schema WHERE type = 'table'")]
+    columns = {name: {row[1] for row in legacy.execute(f"PRAGMA table_info({_quoted(name)})")} for name in names}
+    found = {name: has for name, has in columns.items() if has >= COLUMNS}
+    if not found:
+        raise NotAStoreError(f"{source} has no table with {', '.join(sorted(COLUMNS))}; expected a MiniQ or litequeue file")
+    return found
+
+
+def _batches(legacy: sqlite3.Connection, table: str, columns: set[str]) -> Iterator[list[tuple[object, ...]]]:
+    optional = {"topic": "''", "priority": "0", "lock_time": "NULL", "done_time": "NULL"}
+    chosen = ", ".join(name if name in columns else default for name, default in optional.items())
+    rows = legacy.execute(f"SELECT data, status, in_time, {chosen} FROM {_quoted(table)} ORDER BY in_time, message_id")
+    while batch := rows.fetchmany(BATCH):
+        yield batch
+
+
+def _take_over(mq: Embedded, queue: str, batch: list[tuple[object, ...]], states: Counter[str]) -> None:
+    mq.queue(queue)
+    with mq.working(queue) as (connection, queue_id, _):
+        (last,) = connection.execute("SELECT coalesce(max(id), 0) FROM messages").fetchone()
+        for data, status, in_time, topic, priority, lock_time, done_time in batch:
+            state, arrived = STATES.get(status), _milliseconds(in_time)  # type: ignore[call-overload]
+            if state is None or arrived is None:
+                raise InvalidValueError(
+                    f"queue {queue!r} has a message of status {status!r} and time {in_time!r}; expected 0 to 3"
+                )
+            body, properties = (data.encode(), TEXT) if isinstance(data, str) else (bytes(data), None)  # type: ignore[call-overload]
+            key_id = mq.intern(str(topic or ""))
+            last = max(last + 1, arrived << ID_CLOCK_BITS)
+            locked_at, settled_at = _milliseconds(lock_time), _milliseconds(done_time)
+            connection.execute(
+                "INSERT INTO messages VALUES (?, NULL, '', ?, ?, ?, NULL, NULL, NULL, ?, ?)",
+                (last, key_id, int(priority or 0), arrived, properties, body),  # type: ignore[call-overload]
+            )
+            lease_until = mq.now_ms() if state == State.LOCKED else None  # its holder is gone: it comes back with the first pop
+            attempts = 0 if state == State.READY else 1
+            settled_at = (settled_at or mq.now_ms()) if state in (State.DONE, State.FAILED) else None
+            connection.execute(
+                "INSERT INTO deliveries VALUES (?, ?, ?, ?, ?, ?, ?, NULL, ?, ?)",
+                (last, queue_id, state, int(priority or 0), key_id, attempts, lease_until, locked_at, settled_at),  # type: ignore[call-overload]
+            )
+            states[state.name.lower()] += 1
+
+
+def migrate_pattern(pattern: str) -> str:
+    """The AMQP pattern for a legacy pattern, in which `*` stood for any run of characters, dots included.
+
+    Where none is equivalent the narrowest that takes all the same keys is given, with a `PatternWarning`. (The legacy
+    match ignored the case of ASCII letters; an AMQP pattern never does.)
+    """
+    if not isinstance(pattern, str):
+        raise InvalidValueError(f"a pattern must be a string, got {pattern!r}")
+    if pattern == "*":
+        return "#"
+    if "*" in pattern.replace(".*.", "..").removeprefix("*.").removesuffix(".*").replace(".*.", "..") or "_" in pattern:
+        warnings.warn(
+            f"no AMQP pattern is equivalent to {pattern!r}: wildcards stand for whole words there; the one given takes more",
+            PatternWarning,
+            stacklevel=2,
+        )
+    words = ["*.#" if "*" in word or "_" in word else word for word in pattern.split(".")]
+    if pattern.startswith("*") and not pattern.startswith("*."):
+        words[0] = "#"
+    return ".".join(words)
+
+
+def _milliseconds(time: object) -> int | None:
+    if not isinstance(time, int | float):
+        return None
+    return int(time // 1_000_000 if time > NANOSECONDS_FROM else time)
+
+
+def _quoted(name: str) -> str:
+    """A table's name as SQL; names can't be parameters."""
+    return '"' + name.replace('"', '""') + '"'
+
+
+def _remove(path: Path) -> None:
+    for suffix in ("", "-wal", "-shm"):
+        Path(f"{path}{suffix}").unlink(missing_ok=True)
