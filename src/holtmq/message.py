@@ -13,15 +13,15 @@ TEXT = '{"content_type": "text/plain; charset=utf-8"}'
 JSON = '{"content_type": "application/json"}'
 
 
-def encode(content: Content) -> tuple[bytes, str | None]:
-    """The body of a message and its properties as JSON text: bytes as they are, a text as UTF-8, all else as JSON."""
+def encode(content: Content) -> tuple[str | None, bytes]:
+    """The properties of a message as JSON text, and its body: bytes as they are, a text as UTF-8, all else as JSON."""
     if isinstance(content, bytes):
-        return content, None
+        return None, content
     if isinstance(content, bytearray | memoryview):
-        return bytes(content), None
+        return None, bytes(content)
     if isinstance(content, str):
-        return content.encode(), TEXT
+        return TEXT, content.encode()
     try:
-        return json.dumps(content, ensure_ascii=False, separators=(",", ":")).encode(), JSON
+        return JSON, json.dumps(content, ensure_ascii=False, separators=(",", ":")).encode()
     except (TypeError, ValueError) as error:
         raise InvalidValueError(f"a message must be bytes, text or JSON, got {describe(content)}") from error

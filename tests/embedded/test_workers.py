@@ -81,6 +81,17 @@ def test_a_callback_gets_the_messages_of_its_pattern_and_they_are_gone(live: hol
     assert [message.text for message in queue.list_messages()] == ["c"]
 
 
+def test_a_pattern_that_is_added_later_counts_at_once(live: holtmq.Embedded) -> None:
+    seen: Inbox[str] = Inbox()
+    consumer = live.consumer("inbox")
+    consumer.on_message("nothing", lambda message: None)
+    live.queue("inbox").put("m", "orders.food")
+    assert live.queue("inbox").pop("orders.food") is not None  # the consumer is up and took nothing
+    live.queue("inbox").put("n", "orders.food")
+    consumer.on_message("orders.*", lambda message: seen.put(message.text))
+    assert seen.get(timeout=WAIT_S) == "n"
+
+
 def test_a_callback_that_raises_has_its_message_tried_again(live: holtmq.Embedded, caplog: pytest.LogCaptureFixture) -> None:
     caplog.set_level(logging.CRITICAL)
     seen: Inbox[int] = Inbox()

@@ -45,6 +45,7 @@ class Consumer:
                 name = f"holtmq-consumer-{self.queue.name}-{number}"
                 self._threads.append(threading.Thread(target=self._run, name=name, daemon=True))
                 self._threads[-1].start()
+        self.queue.wake()
         return self
 
     def close(self) -> None:
@@ -60,7 +61,10 @@ class Consumer:
     def _run(self) -> None:
         while not self._stopping.is_set():
             try:
-                message = self.queue.pop_unless(list(self._callbacks), self._stopping, lease_s=self._lease_s)
+                mark = self.queue.listen()  # before the patterns are read and the stop is asked for, so that neither is missed
+                if self._stopping.is_set():
+                    return
+                message = self.queue.pop_or_wait(mark, list(self._callbacks), lease_s=self._lease_s)
                 if message is not None:
                     self._handle(message)
             except StoreClosedError:

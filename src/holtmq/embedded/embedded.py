@@ -262,7 +262,7 @@ class Embedded:
         exchange: str = DEFAULT_EXCHANGE,
     ) -> NewMessage:
         """Check and encode a message for the file."""
-        body, properties = encode(content)
+        properties, body = encode(content)
         message = NewMessage(self.intern(key), body, exchange, properties=properties)
         if priority is not None:
             message.priority = _checked_number(priority, "a priority", HIGHEST_PRIORITY)

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 from sqlite3 import Connection
-from threading import Event
 from typing import TYPE_CHECKING, TypeAlias
 
 from holtmq.embedded.message import STATE_NAMES, Message, StateName, message_of
@@ -100,15 +99,16 @@ class Queue:
                 return claimed
             self._wait(mark, left_ms)
 
-    def pop_unless(self, patterns: Sequence[str], stopping: Event, *, lease_s: float) -> Message | None:
-        """Wait for a message for as long as it takes, or until it is time to stop and somebody calls `wake`."""
-        while not stopping.is_set():
-            mark = self._owner.bell.listen()
-            claimed = self._claim(1, list(patterns), lease_s)
-            if claimed:
-                return claimed[0]
-            if not stopping.is_set():
-                self._wait(mark, LONGEST_WAIT_MS)
+    def listen(self) -> int:
+        """A mark for `pop_or_wait`: what happens after it wakes."""
+        return self._owner.bell.listen()
+
+    def pop_or_wait(self, mark: int, patterns: Sequence[str], *, lease_s: float) -> Message | None:
+        """A message if there is one, or None after something happened since the mark: it is time to look again."""
+        claimed = self._claim(1, list(patterns), lease_s)
+        if claimed:
+            return claimed[0]
+        self._wait(mark, LONGEST_WAIT_MS)
         return None
 
     def wake(self) -> None:
