@@ -18,7 +18,7 @@ import pytest
 
 import holtmq
 
-ROUNDS = 60
+ROUNDS = 200
 
 
 def in_child(work: Callable[[int], None], *, kill_after_s: float | None = None) -> bytes:

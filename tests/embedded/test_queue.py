@@ -243,17 +243,24 @@ def test_a_full_queue_refuses_and_nothing_is_added(mq: holtmq.Embedded) -> None:
     queue.put("c")  # only ready messages count
 
 
-def test_retention_keeps_what_is_done(mq: holtmq.Embedded, clock: Clock) -> None:
+def done(queue: Queue) -> list[str]:
+    return [message.text for message in queue.list_messages("done")]
+
+
+def test_retention_keeps_what_is_done_for_its_time(mq: holtmq.Embedded, clock: Clock) -> None:
     queue = mq.declare_queue("kept", retention_s=60)
-    queue.put("m")
-    message = queue.pop()
-    assert message is not None
-    message.ack()
-    assert [m.text for m in queue.list_messages("done")] == ["m"]
-    assert queue.prune(older_than_s=60) == 0
-    clock.advance(61)
-    assert queue.prune(older_than_s=60) == 1
-    assert queue.list_messages() == []
+    queue.put_many([("a", ""), ("b", ""), ("c", "")])
+    messages = queue.pop_many(3, lease_s=600)
+    messages[0].ack()
+    clock.advance(40)
+    messages[1].ack()
+    assert done(queue) == ["a", "b"]
+    clock.advance(30)
+    messages[2].ack()
+    assert done(queue) == ["b", "c"], "what is over its time goes by itself"
+    assert queue.prune(older_than_s=20) == 1
+    assert done(queue) == ["c"]
+    assert queue.prune() == 1
 
 
 def test_looking_changes_nothing(queue: Queue) -> None:

@@ -131,6 +131,7 @@ class Queue:
         with self._owner.working(self.name) as (connection, queue_id, settings):
             if settings.retention_ms:
                 self._settle(connection, queue_id, message, State.DONE)
+                self._messages.forget_done(connection, queue_id, self._owner.now_ms() - settings.retention_ms)
             elif not self._messages.remove_mine(connection, queue_id, message.id, message.attempts):
                 raise self._lease_lost(message)
 

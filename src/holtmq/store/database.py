@@ -36,7 +36,7 @@ STEPS = (files("holtmq.store").joinpath("schema.sql").read_text(),)
 """How a file gets from each version to the next; each step is applied whole or not at all."""
 TIMEOUT_S = 30.0
 SHORTEST_PAUSE_S = 0.00005
-LONGEST_PAUSE_S = 0.002
+LONGEST_PAUSE_S = 0.001
 CHECKPOINT_PAGES = 4000
 CACHE_KIB = 32 * 1024
 

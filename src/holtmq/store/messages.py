@@ -401,6 +401,12 @@ class MessageStore:
         connection.executemany(FREE_MESSAGE, [(message_id, message_id) for (message_id,) in removed])
         return len(removed)
 
+    def forget_done(self, connection: sqlite3.Connection, queue_id: int, settled_before_ms: int) -> None:
+        """Remove a few of the messages that have been done for longer; called often, it keeps up."""
+        query = "SELECT message_id FROM deliveries WHERE queue_id = ? AND state = 2 AND settled_at < ? LIMIT 10"
+        for (message_id,) in connection.execute(query, (queue_id, settled_before_ms)).fetchall():
+            self.remove(connection, queue_id, message_id)
+
     def expired(self, connection: sqlite3.Connection, queue_id: int, now_ms: int) -> list[int]:
         query = "SELECT message_id FROM deliveries WHERE queue_id = ? AND state IN (0, 5) AND expires_at <= ?"
         return [message_id for (message_id,) in connection.execute(query, (queue_id, now_ms))]
