@@ -68,7 +68,7 @@ class Bench:
         self._files = 0
 
     def puts(self) -> dict[str, float]:
-        count = (20_000 if self.durability != "full" else 3_000) // self.scale
+        count = (20_000 if self.durability != "full" else 5_000) // self.scale
         queue = self.queue()
         lite, persist, huey = self.litequeue(), self.persist_queue(), self.huey()
         text = BODY.decode()

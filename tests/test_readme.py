@@ -15,12 +15,15 @@ ROOT = Path(__file__).parents[1]
 PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))]
 
 
-def blocks(language: str) -> list[Any]:
-    return [
-        pytest.param(block, id=f"{page.name}-{number}")
-        for page in PAGES
-        for number, block in enumerate(re.findall(rf"^```{language}\n(.*?)^```", page.read_text(), re.MULTILINE | re.DOTALL))
-    ]
+def blocks(language: str, start: str = "") -> list[Any]:
+    """The fenced blocks of all pages in a language that start with a text."""
+    found = []
+    for page in PAGES:
+        fenced = re.findall(r"^```(\w*)\n(.*?)^```$", page.read_text(), re.MULTILINE | re.DOTALL)
+        chosen = [block for its_language, block in fenced if its_language == language and block.startswith(start)]
+        found += [pytest.param(block, id=f"{page.name}-{number}") for number, block in enumerate(chosen)]
+    assert found
+    return found
 
 
 NAMES_OF_PAGES: dict[str, dict[str, Any]] = {}
@@ -44,7 +47,7 @@ def test_python_gives_the_results_in_its_comments(
             exec(compile(ast.Module([statement], []), "README", "exec"), names)
 
 
-@pytest.mark.parametrize("block", [param for param in blocks("") if param.values[0].startswith("$ ")])
+@pytest.mark.parametrize("block", blocks("", "$ "))
 def test_commands_print_what_the_page_shows(block: str) -> None:
     command, _, expected = block.removeprefix("$ .venv/bin/").partition("\n")
     done = subprocess.run(

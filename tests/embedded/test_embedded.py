@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sqlite3
+import threading
 from pathlib import Path
 
 import pytest
@@ -149,6 +150,16 @@ def test_space_is_given_back(tmp_path: Path) -> None:
         message = queue.pop("k.*")
         assert message is not None
         assert message.text == "again"
+
+
+def test_space_can_be_given_back_while_others_write(tmp_path: Path) -> None:
+    path = tmp_path / "shop.db"
+    with holtmq.open(path, durability="off") as one, holtmq.open(path, durability="off") as other:
+        writer = threading.Thread(target=lambda: [one.queue("q").put("m", f"k{n}") for n in range(300)])
+        writer.start()
+        while writer.is_alive():
+            other.vacuum()
+        assert other.queue("q").size() == 300
 
 
 def test_another_who_has_the_file_open_notices_that_keys_are_gone(tmp_path: Path) -> None:

@@ -109,6 +109,25 @@ def test_puts_of_many_processes_all_arrive_in_an_order_that_each_can_recognise(t
     assert popped == sorted(message_id for said in results for message_id in numbers(said))
 
 
+def test_a_file_can_be_opened_and_closed_by_many_at_once(tmp_path: Path) -> None:
+    """Opening first and closing last need the file for themselves for a moment; nobody else may notice."""
+    path = tmp_path / "shop.db"
+
+    def come_and_go(pipe: int) -> None:
+        for _ in range(40):
+            with holtmq.open(path, durability="off") as mq:
+                say(pipe, mq.queue("q").put("m", "k"))
+
+    results: list[bytes] = []
+    threads = [threading.Thread(target=lambda: results.append(in_child(come_and_go))) for _ in range(8)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert len({number for said in results for number in numbers(said)}) == 8 * 40
+    assert_sound(path)
+
+
 def test_threads_share_one_file(tmp_path: Path) -> None:
     with holtmq.open(tmp_path / "shop.db", durability="off") as mq:
         queue = mq.queue("q")

@@ -211,9 +211,7 @@ class Embedded:
         """Give the space of what was removed back to the disk, and forget routing keys that no message has any more."""
         with self._transaction():
             self.keys.remove_unused()
-        with self.database.lock() as connection:
-            connection.execute("VACUUM")
-            connection.execute("PRAGMA wal_checkpoint(TRUNCATE)")
+        self.database.vacuum()
 
     def close(self) -> None:
         """Finish what producers have and what consumers are at, then close the file."""
@@ -244,10 +242,15 @@ class Embedded:
     @contextmanager
     def working(self, queue: str) -> Iterator[tuple[sqlite3.Connection, int, QueueSettings]]:
         """A transaction on a queue of which all messages are indexed."""
+        with self.settling(queue) as found:
+            self.messages.index_arrivals(found[0])
+            yield found
+
+    @contextmanager
+    def settling(self, queue: str) -> Iterator[tuple[sqlite3.Connection, int, QueueSettings]]:
+        """A transaction on messages of a queue that were popped, and so are indexed."""
         with self._transaction() as connection:
-            queue_id, settings = self.queue_of(queue)
-            self.messages.index_arrivals(connection)
-            yield connection, queue_id, settings
+            yield connection, *self.queue_of(queue)
 
     def new_message(
         self,

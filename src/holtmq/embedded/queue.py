@@ -128,7 +128,7 @@ class Queue:
             return next((message_of(stored, self) for stored in self._messages.read(queue_id, [message_id])), None)
 
     def ack(self, message: Message) -> None:
-        with self._owner.working(self.name) as (connection, queue_id, settings):
+        with self._owner.settling(self.name) as (connection, queue_id, settings):
             if settings.retention_ms:
                 self._settle(connection, queue_id, message, State.DONE)
                 self._messages.forget_done(connection, queue_id, self._owner.now_ms() - settings.retention_ms)
@@ -136,7 +136,7 @@ class Queue:
                 raise self._lease_lost(message)
 
     def fail(self, message: Message) -> None:
-        with self._owner.working(self.name) as (connection, queue_id, _):
+        with self._owner.settling(self.name) as (connection, queue_id, _):
             self._settle(connection, queue_id, message, State.FAILED)
 
     def retry(self, message: Message | int, *, delay_s: float = 0) -> None:
