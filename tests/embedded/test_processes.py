@@ -13,6 +13,7 @@ import time
 from collections import Counter
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -147,6 +148,40 @@ def test_threads_share_one_file(tmp_path: Path) -> None:
         for thread in threads:
             thread.join()
         assert (len(seen), set(seen.values()), queue.list_messages()) == (600, {1}, [])
+
+
+class Door:
+    """A lock that tells when somebody other than the main thread wants it."""
+
+    def __init__(self, lock: Any) -> None:
+        self._lock = lock
+        self.someone_waits = threading.Event()
+
+    def acquire(self) -> None:
+        if threading.current_thread() is not threading.main_thread():
+            self.someone_waits.set()
+        self._lock.acquire()
+
+    def release(self, *_: object) -> None:
+        self._lock.release()
+
+    __enter__, __exit__ = acquire, release
+
+
+def test_a_transaction_that_had_to_wait_for_another_thread_sees_what_others_changed(tmp_path: Path) -> None:
+    path = tmp_path / "shop.db"
+    with holtmq.open(path, durability="off") as mq, holtmq.open(path, durability="off") as other:
+        mq.declare_exchange("x", "fanout")
+        other.declare_queue("q")
+        other.bind("q", "x")
+        door = Door(mq.database._lock)
+        mq.database._lock = door  # type: ignore[assignment]
+        late = threading.Thread(target=mq.publish, args=("m",), kwargs={"exchange": "x"})
+        with mq.database.transaction():
+            late.start()
+            assert door.someone_waits.wait(20)
+        late.join()
+        assert mq.queue("q").size() == 1
 
 
 def test_a_file_opened_before_a_fork_works_on_both_sides(tmp_path: Path) -> None:

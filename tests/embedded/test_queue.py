@@ -212,6 +212,18 @@ def test_a_dead_message_goes_to_the_dead_letter_queue(mq: holtmq.Embedded) -> No
     assert letter.headers == {"h": 1}
 
 
+def test_dead_letters_may_go_through_an_internal_exchange(mq: holtmq.Embedded) -> None:
+    mq.declare_exchange("graves", "topic", internal=True)
+    dead_letters = mq.declare_queue("dead")
+    mq.bind("dead", "graves", "#")
+    queue = mq.declare_queue("work", max_attempts=1, arguments={"x-dead-letter-exchange": "graves"})
+    queue.put("m", "a.b")
+    message = queue.pop()
+    assert message is not None
+    message.retry()
+    assert popped(dead_letters, "a.b") == "m"
+
+
 def test_an_expired_message_is_dropped_or_goes_to_the_dead_letters(mq: holtmq.Embedded, clock: Clock) -> None:
     plain, lettered, dead = (
         mq.declare_queue("plain", ttl_ms=1000),

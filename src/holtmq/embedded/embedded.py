@@ -51,6 +51,7 @@ class Embedded:
         self.messages = MessageStore(self.database, self.keys)
         self.bell = Bell(self.database.data_version)
         self.versions = (0, 0)
+        self.unindexed_puts = 0
         self._clock = clock
         self._declarations = Declarations(self.database)
         self._router = Router()
@@ -98,7 +99,8 @@ class Embedded:
         with self._transaction():
             queue = QueueDeclaration(name, arguments=made)
             if self._router.declare_queue(queue):
-                self._declarations.add_queue(queue)
+                queue_id = self._declarations.add_queue(queue)
+                self._queues[name] = queue_id, QueueSettings.of(made)
                 self._changed()
         return Queue(name, self)
 
@@ -181,8 +183,11 @@ class Embedded:
 
     def queue(self, name: str) -> Queue:
         """A queue to put to and pop from; it is made if it does not exist."""
-        with self._transaction():
-            return Queue(name, self) if name in self._queues else self.declare_queue(name)
+        if name not in self._queues or self._declarations.versions() != self.versions:
+            with self._transaction():
+                if name not in self._queues:
+                    self.declare_queue(name)
+        return Queue(name, self)
 
     def producer(self, queue: str) -> Producer:
         """Sends to a queue in the background, many messages in one transaction when they come fast."""
@@ -299,7 +304,8 @@ class Embedded:
         exchange = settings.dead_letter_exchange or DEFAULT_EXCHANGE
         if exchange != DEFAULT_EXCHANGE and exchange not in self._router.registry.exchanges:
             return
-        for name in self._router.route(exchange, settings.dead_letter_routing_key or message.routing_key):
+        key = settings.dead_letter_routing_key or message.routing_key
+        for name in self._router.resolve_unpublished(exchange, (key,)).queues:
             target, its_settings = self._queues[name]
             if target != queue_id:
                 expires_at = expiry(self.now_ms(), None, its_settings.ttl_ms)
@@ -307,10 +313,9 @@ class Embedded:
 
     @contextmanager
     def _transaction(self) -> Iterator[sqlite3.Connection]:
-        is_outermost = not self.database.in_transaction
         with self.database.transaction() as connection:
-            if is_outermost:
-                seen = connection.execute("SELECT topology_version, keys_version FROM state").fetchone()
+            if not self.database.is_nested:
+                seen = self._declarations.versions()
                 if seen != self.versions:
                     self._follow(seen)
             yield connection
@@ -318,24 +323,21 @@ class Embedded:
     def _follow(self, versions: tuple[int, int]) -> None:
         """Take over what another process changed."""
         if versions[0] != self.versions[0]:
-            topology = self._declarations.load()
-            self._router = Router(topology)
-            ids = self._declarations.queue_ids(DEFAULT_VHOST)
-            self._queues = {q.name: (ids[q.name], QueueSettings.of(q.arguments)) for q in topology.queues}
+            self._router = Router(self._declarations.load())
+            ids, declared = self._declarations.queue_ids(DEFAULT_VHOST), self._router.registry.queues.values()
+            self._queues = {queue.name: (ids[queue.name], QueueSettings.of(queue.arguments)) for queue in declared}
         self.keys.follow(versions[1])
         self.versions = versions
 
     def _changed(self) -> None:
-        """Take over what this transaction changed itself."""
-        with self.database.lock() as connection:
-            self.versions = connection.execute("SELECT topology_version, keys_version FROM state").fetchone()
-        ids = self._declarations.queue_ids(DEFAULT_VHOST)
-        declared = self._router.registry.queues.values()
-        self._queues = {q.name: (ids[q.name], QueueSettings.of(q.arguments)) for q in declared}
+        """The file is what this process just made it: there is nothing to take over."""
+        self.versions = self._declarations.versions()
 
     def _remove(self, removal: Removal) -> None:
         if removal:
             self._declarations.remove(removal)
+            for queue in removal.queues:
+                del self._queues[queue.name]
             self._changed()
 
     def _forget(self) -> None:

@@ -7,7 +7,7 @@ import threading
 from concurrent.futures import Future
 from typing import TYPE_CHECKING
 
-from holtmq.errors import HoltmqError, StoreClosedError
+from holtmq.errors import StoreClosedError
 from holtmq.message import Content
 
 if TYPE_CHECKING:
@@ -61,7 +61,7 @@ class Producer:
             return
         try:
             ids = self.queue.put_many([(content, key) for content, key, _ in batch])
-        except HoltmqError as error:
+        except Exception as error:  # noqa: BLE001  # a thread's edge: whatever it is belongs to those who wait
             if len(batch) == 1:
                 batch[0][2].set_exception(error)
                 return

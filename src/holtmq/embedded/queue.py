@@ -32,7 +32,6 @@ class Queue:
         self.name = name
         self._owner = owner
         self._messages = owner.messages
-        self._puts = 0
 
     def put(
         self,
@@ -47,13 +46,11 @@ class Queue:
         """Add a message; its id. When this returns the message is in the file."""
         owner, key, now = self._owner, as_key(routing_key), self._owner.now_ms()
         queue_id, settings = owner.queue_of(self.name)
-        if settings.max_length is None and not owner.database.in_transaction:
+        if settings.max_length is None:
             message = owner.new_message(content, key, settings, now, headers, priority, ttl_ms, delay_s)
             message_id = self._messages.append_alone(message, queue_id, now, owner.versions)
             if message_id is not None:
-                self._puts += 1
-                if self._puts >= INDEX_EVERY:
-                    self._index()
+                self._index_now_and_then()
                 owner.bell.ring()
                 return message_id
         with owner.working(self.name) as (connection, queue_id, settings):
@@ -253,10 +250,12 @@ class Queue:
         wait_ms = longest_ms if due is None else min(longest_ms, max(due - self._owner.now_ms(), 1))
         self._owner.bell.wait(mark, wait_ms / 1000)
 
-    def _index(self) -> None:
-        self._puts = 0
-        with self._owner.working(self.name):
-            pass  # entering indexes
+    def _index_now_and_then(self) -> None:
+        self._owner.unindexed_puts += 1
+        if self._owner.unindexed_puts >= INDEX_EVERY:
+            self._owner.unindexed_puts = 0
+            with self._owner.working(self.name):
+                pass  # to begin is to index
 
     def _lease_lost(self, message: Message) -> LeaseLostError:
         return LeaseLostError(

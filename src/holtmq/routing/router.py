@@ -99,6 +99,13 @@ class Router:
             pass
         return self._resolve_checked(exchange, routing_key, NO_HEADERS if headers is None else headers)
 
+    def resolve_unpublished(
+        self, exchange: str, routing_keys: Collection[str], headers: Mapping[str, FieldValue] = NO_HEADERS
+    ) -> Route:
+        """The route of a message that nobody publishes, such as a dead letter: an internal exchange is no bar to it."""
+        hops = self.walk(exchange, routing_keys, headers)
+        return Route.through([binding for hop in hops for binding in hop.matched if binding.is_to_queue])
+
     def explain(self, exchange: str, routing_key: str, headers: Mapping[str, FieldValue] | None = None) -> Explanation:
         """Why a message goes where it goes, and what came close. Looks at every binding on the way, so not for hot paths."""
         self.require_publishable(exchange)
@@ -212,8 +219,7 @@ class Router:
         route = plan.find(signature)
         if route is None:
             require_short_string(routing_key, "a routing key")
-            hops = self.walk(exchange, keys, headers)
-            route = Route.through([binding for hop in hops for binding in hop.matched if binding.is_to_queue])
+            route = self.resolve_unpublished(exchange, keys, headers)
             plan.keep(signature, route)
         return route
 

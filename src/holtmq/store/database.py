@@ -98,8 +98,9 @@ class Database:
             self._lock.release()
 
     @property
-    def in_transaction(self) -> bool:
-        return self._depth > 0
+    def is_nested(self) -> bool:
+        """Whether the transaction that the caller is in is a part of another. Only meaningful within one."""
+        return self._depth > 1
 
     def data_version(self) -> int:
         """A number that changes when another process has written."""

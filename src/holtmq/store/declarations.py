@@ -18,10 +18,11 @@ class Declarations:
     def __init__(self, database: Database) -> None:
         self._database = database
 
-    def version(self) -> int:
-        """A number that grows with every change, whoever makes it."""
+    def versions(self) -> tuple[int, int]:
+        """Two numbers that grow, whoever is at work: with every change of the topology, and when keys are removed."""
         with self._database.lock() as connection:
-            return int(connection.execute("SELECT topology_version FROM state").fetchone()[0])
+            topology, keys = connection.execute("SELECT topology_version, keys_version FROM state").fetchone()
+            return topology, keys
 
     def load(self) -> Topology:
         with self._database.lock() as connection:
@@ -44,8 +45,9 @@ class Declarations:
             to_text(exchange.arguments),
         )  # fmt: skip
 
-    def add_queue(self, queue: Queue) -> None:
-        self._change(
+    def add_queue(self, queue: Queue) -> int:
+        """Add a queue; its id."""
+        return self._change(
             "INSERT INTO queues (vhost, name, durable, auto_delete, exclusive, arguments) VALUES (?, ?, ?, ?, ?, ?)",
             queue.vhost, queue.name, queue.durable, queue.auto_delete, queue.exclusive, to_text(queue.arguments),
         )  # fmt: skip
@@ -74,10 +76,11 @@ class Declarations:
         with self._database.lock() as connection:
             return dict(connection.execute("SELECT name, id FROM queues WHERE vhost = ?", (vhost,)))
 
-    def _change(self, statement: str, *parameters: object) -> None:
+    def _change(self, statement: str, *parameters: object) -> int:
         with self._database.transaction() as connection:
-            connection.execute(statement, parameters)
+            row_id = connection.execute(statement, parameters).lastrowid
             connection.execute("UPDATE state SET topology_version = topology_version + 1")
+        return row_id or 0
 
 
 def load_topology(path: str | Path) -> Topology:
