@@ -12,6 +12,7 @@ from holtmq.routing.pattern import split
 from tests.conformance.naive import fits
 from tests.conformance.strategies import keys, patterns
 from tests.conformance.table import Bind, Publish, load
+from tests.embedded.conftest import Clock
 
 KEYS = ["orders.electronics.laptops.premium", "notifications.user.123.email", "logs.system.error.database", "orders.food"]
 KEYS += [
@@ -87,20 +88,33 @@ def test_a_pattern_of_many_keys_finds_what_lies_deep_in_the_queue(mq: holtmq.Emb
     assert message.text == "m5"
 
 
-def test_what_becomes_ready_before_the_place_last_looked_at_is_found(mq: holtmq.Embedded) -> None:
-    """The place up to which nothing was found is kept; whatever comes back before it must be seen all the same."""
+def test_what_becomes_ready_before_the_place_last_looked_at_is_found(mq: holtmq.Embedded, clock: Clock) -> None:
+    """The place up to which nothing was found is kept; whatever becomes ready before it must be seen all the same."""
     queue = mq.queue("q")
-    fill(queue, noise=500)
-    held = [queue.pop("wanted.#") for _ in range(3)]
-    queue.put("urgent", "wanted.urgent", priority=9)
-    urgent = queue.pop("wanted.#")
-    assert urgent is not None
-    assert urgent.text == "urgent"
-    assert held[1] is not None
-    held[1].retry()
-    again = queue.pop("wanted.#")
-    assert again is not None
-    assert again.text == "m1"
+    wanted = [f"wanted.k{n}" for n in range(60)]
+    queue.put_many([(f"early {key}", key) for key in wanted])
+    queue.put_many([("noise", "noise")] * 1000)
+    queue.put_many([(f"late {key}", key) for key in wanted])
+
+    def pop() -> holtmq.Message:
+        message = queue.pop("wanted.#", lease_s=60)
+        assert message is not None
+        return message
+
+    held = [pop() for _ in wanted]
+    assert [pop().text for _ in range(2)] == ["late wanted.k0", "late wanted.k1"]
+    held[5].retry()
+    assert pop().text == "early wanted.k5"
+    assert pop().text == "late wanted.k2"
+    queue.put("urgent", "wanted.k0", priority=9)
+    assert pop().text == "urgent"
+    assert pop().text == "late wanted.k3"
+    held[7].fail()
+    queue.retry(held[7].id)
+    assert pop().text == "early wanted.k7"
+    assert pop().text == "late wanted.k4"
+    clock.advance(61)
+    assert pop().text == "early wanted.k0", "its lease is over"
 
 
 def test_an_undone_transaction_leaves_no_trace_in_what_is_remembered(mq: holtmq.Embedded) -> None:
