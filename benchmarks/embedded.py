@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import argparse
 import multiprocessing
+import sqlite3
 import tempfile
 import time
 from collections.abc import Callable
@@ -24,6 +25,7 @@ from holtmq.embedded import Queue
 
 BODY = b"x" * 100
 PLOT = Path(__file__).with_name("embedded.svg")
+FLOOR = "(SQLite: a bare INSERT)"
 LEVELS = {"off": 0, "normal": 1, "full": 2}
 
 
@@ -40,7 +42,7 @@ def main() -> None:
         sent = bench.send()
         print(f"\nsent by a producer, until each future is done: {sent:,.0f} messages/s")
         many = bench.put_many()
-        fastest = max(per_second for name, per_second in puts.items() if name != "HoltMQ")
+        fastest = max(per_second for name, per_second in puts.items() if name not in ("HoltMQ", FLOOR))
         print(f"\nput_many of {300_000 // scale:,}: {many:,.0f} messages/s, {many / fastest:.1f} x the fastest peer's put")
         bench.print_table(f"pop + ack with {20_000 // scale:,} waiting", bench.pops())
         growth = bench.growth()
@@ -77,7 +79,18 @@ class Bench:
             "litequeue": rate(count, lambda: [lite.put(text) for _ in range(count)]),
             "persist-queue": rate(count // 4, lambda: [persist.put(text) for _ in range(count // 4)]),
             "huey": rate(count, lambda: [huey.enqueue(BODY) for _ in range(count)]),
+            FLOOR: rate(count, lambda: self.insert(count)),
         }
+
+    def insert(self, count: int) -> None:
+        """What SQLite alone takes: rows into one table without an index, each a transaction."""
+        connection = sqlite3.connect(self.new_path(), isolation_level=None)
+        connection.execute("PRAGMA journal_mode = WAL")
+        connection.execute(f"PRAGMA synchronous = {LEVELS[self.durability]}")
+        connection.execute("CREATE TABLE bare (id INTEGER PRIMARY KEY, key INTEGER, body BLOB)")
+        for _ in range(count):
+            connection.execute("INSERT INTO bare VALUES (NULL, 1, ?)", (BODY,))
+        connection.close()
 
     def send(self) -> float:
         """One by one as well, but handed over: what comes while one transaction runs goes into the next."""
@@ -270,11 +283,11 @@ def us(count: int, work: Callable[[], object]) -> float:
 
 
 def draw(growth: dict[int, dict[str, float]]) -> None:
-    figure, axes = plt.subplots(figsize=(7, 3.5), layout="constrained")
+    figure, axes = plt.subplots(figsize=(9, 3.2), layout="constrained")
     for name in next(iter(growth.values())):
         axes.plot(list(growth), [growth[size][name] for size in growth], "o-", label=name)
-    axes.set(xscale="log", yscale="log", xlabel="messages waiting", ylabel="µs for pop + ack")
-    axes.legend(fontsize="small")
+    axes.set(xscale="log", ylim=(0, None), xlabel="messages waiting", ylabel="µs for pop + ack")
+    axes.legend(fontsize="small", loc="upper left", bbox_to_anchor=(1, 1))
     figure.savefig(PLOT)
 
 
