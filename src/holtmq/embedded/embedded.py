@@ -244,18 +244,20 @@ class Embedded:
         except KeyError:
             raise NotFoundError(f"no queue {name!r} in vhost {DEFAULT_VHOST!r}") from None
 
-    @contextmanager
-    def working(self, queue: str) -> Iterator[tuple[sqlite3.Connection, int, QueueSettings]]:
+    def working(self, queue: str) -> Work:
         """A transaction on a queue of which all messages are indexed."""
-        with self.settling(queue) as found:
-            self.messages.index_arrivals(found[0])
-            yield found
+        return Work(self, queue, is_indexing=True)
 
-    @contextmanager
-    def settling(self, queue: str) -> Iterator[tuple[sqlite3.Connection, int, QueueSettings]]:
+    def settling(self, queue: str) -> Work:
         """A transaction on messages of a queue that were popped, and so are indexed."""
-        with self._transaction() as connection:
-            yield connection, *self.queue_of(queue)
+        return Work(self, queue, is_indexing=False)
+
+    def catch_up(self) -> None:
+        """At the start of a transaction: take over what other processes changed since the last one."""
+        if not self.database.is_nested:
+            seen = self._declarations.versions()
+            if seen != self.versions:
+                self._follow(seen)
 
     def new_message(
         self,
@@ -314,10 +316,7 @@ class Embedded:
     @contextmanager
     def _transaction(self) -> Iterator[sqlite3.Connection]:
         with self.database.transaction() as connection:
-            if not self.database.is_nested:
-                seen = self._declarations.versions()
-                if seen != self.versions:
-                    self._follow(seen)
+            self.catch_up()
             yield connection
 
     def _follow(self, versions: tuple[int, int]) -> None:
@@ -351,6 +350,36 @@ class Embedded:
     def _keep(self, worker: Worker) -> Worker:
         self._workers.append(worker)
         return worker
+
+
+class Work:
+    """A transaction on a queue, as a context; gives the connection, the queue's id and its settings.
+
+    A class and not a generator: every put, pop and ack passes here (benchmarks/embedded.py).
+    """
+
+    __slots__ = ("_is_indexing", "_owner", "_queue", "_transaction")
+
+    def __init__(self, owner: Embedded, queue: str, *, is_indexing: bool) -> None:
+        self._owner = owner
+        self._queue = queue
+        self._is_indexing = is_indexing
+        self._transaction = owner.database.transaction()
+
+    def __enter__(self) -> tuple[sqlite3.Connection, int, QueueSettings]:
+        connection = self._transaction.__enter__()
+        try:
+            self._owner.catch_up()
+            queue_id, settings = self._owner.queue_of(self._queue)
+            if self._is_indexing:
+                self._owner.messages.index_arrivals(connection)
+        except BaseException as error:
+            self._transaction.__exit__(type(error), error, error.__traceback__)
+            raise
+        return connection, queue_id, settings
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
+        self._transaction.__exit__(kind, error, trace)
 
 
 def expiry(now: int, ttl_ms: int | None, queue_ttl_ms: int | None) -> int | None:
