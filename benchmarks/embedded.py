@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import argparse
 import multiprocessing
+import os
 import sqlite3
 import tempfile
 import time
@@ -137,6 +138,7 @@ class Bench:
             queue = self.queue()
             keys = min(size, 10_000)
             queue.put_many([(BODY, f"orders.k{n % keys}.{'eu' if n % 2 else 'us'}") for n in range(size)])
+            os.sync()  # let the disk finish with the filling before the emptying is timed
             found[size] = pattern_times(queue, keys, popped=min(300, size // 6))
         return found
 
