@@ -201,6 +201,31 @@ def test_a_file_opened_before_a_fork_works_on_both_sides(tmp_path: Path) -> None
         assert message.text == "from the child"
 
 
+def test_a_fork_never_falls_into_the_middle_of_a_transaction(tmp_path: Path) -> None:
+    path = tmp_path / "shop.db"
+    with holtmq.open(path, durability="off") as mq:
+        queue, stop = mq.queue("q"), threading.Event()
+
+        def stay_busy() -> None:
+            while not stop.is_set():
+                with mq.transaction():
+                    queue.put("m", "k")
+                    queue.pop_many(5)
+
+        busy = threading.Thread(target=stay_busy)
+        busy.start()
+
+        def put_one(pipe: int) -> None:
+            with holtmq.open(path, durability="off", timeout_s=5) as other:
+                say(pipe, other.queue("q").put("child", "k"))
+
+        try:
+            assert all(len(numbers(in_child(put_one))) == 1 for _ in range(30))
+        finally:
+            stop.set()
+            busy.join()
+
+
 def test_a_pop_is_woken_by_another_process(tmp_path: Path) -> None:
     path = tmp_path / "shop.db"
     with holtmq.open(path) as mq:

@@ -11,6 +11,7 @@ import random
 import sqlite3
 import threading
 import time
+import weakref
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager
 from functools import partial
@@ -62,6 +63,7 @@ class Database:
         """Called when a transaction was undone, for those who remember what they saw in it."""
         self._reading, self._writing = _Reading(self), _Writing(self)
         self._connection, self._pid = self._connect(), os.getpid()
+        _opened.add(self)
         with self.lock():
             self._migrate()
 
@@ -71,6 +73,7 @@ class Database:
         if self._is_closed:
             raise StoreClosedError(f"{self.path} was closed")
         if self._pid != os.getpid():
+            _inherited.append(self._connection)
             self._connection, self._pid = self._connect(), os.getpid()
         return self._connection
 
@@ -190,6 +193,28 @@ class Database:
                     connection.execute(statement)
             connection.execute(f"PRAGMA application_id = {APPLICATION_ID}")
             connection.execute(f"PRAGMA user_version = {len(self._steps)}")
+
+
+_opened: weakref.WeakSet[Database] = weakref.WeakSet()
+_inherited: list[sqlite3.Connection] = []
+"""Connections that came along with a fork: SQLite forbids to use them in the child, even to close them."""
+_held: list[Database] = []
+
+
+def _hold_before_fork() -> None:
+    """A fork in the middle of another thread's transaction would leave the child with a lock that nobody releases."""
+    for database in list(_opened):
+        database._lock.acquire()
+        _held.append(database)
+
+
+def _release_after_fork() -> None:
+    while _held:
+        _held.pop()._lock.release()
+
+
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(before=_hold_before_fork, after_in_parent=_release_after_fork, after_in_child=_release_after_fork)
 
 
 class _Reading:
