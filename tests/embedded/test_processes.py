@@ -12,6 +12,7 @@ import threading
 import time
 from collections import Counter
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -43,6 +44,12 @@ def in_child(work: Callable[[int], None], *, kill_after_s: float | None = None) 
     _, status = os.waitpid(child, 0)
     assert kill_after_s is not None or status == 0
     return said
+
+
+def in_children(work: Callable[[int], None], *, count: int) -> list[bytes]:
+    """Run work in several processes at once; what each of them wrote."""
+    with ThreadPoolExecutor(count) as threads:
+        return list(threads.map(in_child, [work] * count))
 
 
 def say(pipe: int, number: int) -> None:
@@ -78,12 +85,7 @@ def test_each_message_is_claimed_by_exactly_one_process(tmp_path: Path) -> None:
                 message.ack()
                 say(pipe, message.id)
 
-    results: list[bytes] = []
-    threads = [threading.Thread(target=lambda: results.append(in_child(claim_all))) for _ in range(4)]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
+    results = in_children(claim_all, count=4)
     claimed = [message_id for said in results for message_id in numbers(said)]
     assert sorted(claimed) == list(ids)
     assert_sound(path)
@@ -98,12 +100,7 @@ def test_puts_of_many_processes_all_arrive_in_an_order_that_each_can_recognise(t
             for n in range(200):
                 say(pipe, mq.queue("q").put(f"m{n}", f"k.{n % 10}"))
 
-    results: list[bytes] = []
-    threads = [threading.Thread(target=lambda: results.append(in_child(put_some))) for _ in range(4)]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
+    results = in_children(put_some, count=4)
     assert all(numbers(said) == sorted(numbers(said)) for said in results)
     with holtmq.open(path) as mq:
         popped = [message.id for message in mq.queue("q").pop_many(1000)]
@@ -119,12 +116,7 @@ def test_a_file_can_be_opened_and_closed_by_many_at_once(tmp_path: Path) -> None
             with holtmq.open(path, durability="off") as mq:
                 say(pipe, mq.queue("q").put("m", "k"))
 
-    results: list[bytes] = []
-    threads = [threading.Thread(target=lambda: results.append(in_child(come_and_go))) for _ in range(8)]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
+    results = in_children(come_and_go, count=8)
     assert len({number for said in results for number in numbers(said)}) == 8 * 40
     assert_sound(path)
 
