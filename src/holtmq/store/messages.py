@@ -142,6 +142,7 @@ FROM deliveries JOIN messages ON messages.id = message_id JOIN routing_keys ON r
 WHERE deliveries.queue_id = ?
 """
 FREE_MESSAGE = "DELETE FROM messages WHERE id = ? AND NOT EXISTS (SELECT 1 FROM deliveries WHERE message_id = ?)"
+LONG_DONE = "SELECT message_id FROM deliveries WHERE queue_id = ? AND state = 2 AND settled_at < ? LIMIT 10"
 MINE = "WHERE message_id = ? AND queue_id = ? AND state = 1 AND attempts = ?"
 HIGHEST_PRIORITY = 255
 
@@ -403,8 +404,7 @@ class MessageStore:
 
     def forget_done(self, connection: sqlite3.Connection, queue_id: int, settled_before_ms: int) -> None:
         """Remove a few of the messages that have been done for longer; called often, it keeps up."""
-        query = "SELECT message_id FROM deliveries WHERE queue_id = ? AND state = 2 AND settled_at < ? LIMIT 10"
-        for (message_id,) in connection.execute(query, (queue_id, settled_before_ms)).fetchall():
+        for (message_id,) in connection.execute(LONG_DONE, (queue_id, settled_before_ms)).fetchall():
             self.remove(connection, queue_id, message_id)
 
     def expired(self, connection: sqlite3.Connection, queue_id: int, now_ms: int) -> list[int]:

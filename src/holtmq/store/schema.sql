@@ -93,7 +93,7 @@ CREATE TABLE deliveries (
 CREATE INDEX ready ON deliveries (queue_id, priority DESC, message_id) WHERE state = 0;
 CREATE INDEX ready_by_key ON deliveries (queue_id, key_id, priority DESC, message_id) WHERE state = 0;
 CREATE INDEX timers ON deliveries (queue_id, due_at) WHERE due_at IS NOT NULL;
-CREATE INDEX settled ON deliveries (queue_id, state, settled_at) WHERE state IN (2, 3, 4);
+CREATE INDEX settled ON deliveries (queue_id, state, settled_at) WHERE settled_at IS NOT NULL;
 
 -- The words of each message's routing key.
 CREATE VIEW routing_segments (message_id, segment_position, segment_value) AS
