@@ -34,6 +34,12 @@ class AccessRefusedError(AmqpChannelError):
     reply_code = 403
 
 
+class ResourceLockedError(AmqpChannelError):
+    """The queue is exclusive to another connection."""
+
+    reply_code = 405
+
+
 class NotFoundError(AmqpChannelError):
     """The named exchange, queue or vhost does not exist."""
 
@@ -77,6 +83,70 @@ class QueueFullError(PreconditionFailedError):
     """The queue holds as many ready messages as it may; nothing was added."""
 
 
+class AmqpConnectionError(AmqpError):
+    """Closes the connection and all its channels."""
+
+
+class ConnectionForcedError(AmqpConnectionError):
+    """An operator closes the connection, or the server stops."""
+
+    reply_code = 320
+
+
+class LoginRefusedError(AmqpConnectionError):
+    """The user does not exist, the password is wrong, or the user may not come from there."""
+
+    reply_code = 403
+
+
+class FrameError(AmqpConnectionError):
+    """Bytes that are no frame, or a frame that does not hold what it should."""
+
+    reply_code = 501
+
+
+class MalformedLoginError(AmqpConnectionError):
+    """A login whose bytes are not what its mechanism says."""
+
+    reply_code = 502
+
+
+class CommandInvalidError(AmqpConnectionError):
+    """A method that AMQP does not have, or that makes no sense in this state."""
+
+    reply_code = 503
+
+
+class ChannelNumberError(AmqpConnectionError):
+    """A method on a channel that is not open, or a channel opened twice."""
+
+    reply_code = 504
+
+
+class UnexpectedFrameError(AmqpConnectionError):
+    """A frame that is well formed, in a place where it cannot be."""
+
+    reply_code = 505
+
+
+class NotAllowedError(AmqpConnectionError):
+    """Against the rules that were agreed on, or no right to the vhost."""
+
+    reply_code = 530
+
+
+class NotImplementedByBrokerError(AmqpConnectionError):
+    """Part of AMQP, but neither HoltMQ nor RabbitMQ has it."""
+
+    reply_code = 540
+
+
+class InternalError(AmqpConnectionError):
+    """A defect of ours: the log has all of it, the client only that it happened."""
+
+    reply_code = 541
+
+
 class LeaseLostError(HoltmqError):
     """The message is no longer ours to settle: its lease ran out and it went to another, or it is settled already."""
 
@@ -103,6 +173,10 @@ class NotAStoreError(StoreError):
 
 class StoreVersionError(StoreError):
     """The file was written by a newer HoltMQ than this one."""
+
+
+class StoreOwnedError(StoreError):
+    """The file belongs to a running broker, or is open in the embedded library where a broker wants it."""
 
 
 class StoreClosedError(StoreError):

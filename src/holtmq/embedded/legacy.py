@@ -15,9 +15,8 @@ from urllib.parse import quote
 
 from holtmq.embedded.embedded import Embedded
 from holtmq.errors import InvalidValueError, NotAStoreError, StoreError
-from holtmq.message import TEXT
+from holtmq.message import ID_CLOCK_BITS, TEXT
 from holtmq.store import State
-from holtmq.store.messages import ID_CLOCK_BITS
 
 COLUMNS = {"message_id", "data", "status", "in_time"}
 STATES = {0: State.READY, 1: State.LOCKED, 2: State.DONE, 3: State.FAILED}

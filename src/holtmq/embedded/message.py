@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any, Literal, TypeAlias
 from holtmq.store import State, StoredMessage
 from holtmq.store.declarations import from_text
 from holtmq.table import Table
+from holtmq.wire.content import Properties
 
 if TYPE_CHECKING:
     from holtmq.embedded.queue import Queue
@@ -66,13 +67,14 @@ class Message:
 
 def message_of(stored: StoredMessage, queue: Queue) -> Message:
     state = State(stored.state)
+    headers, properties = _properties_of(stored)
     return Message(
         stored.id,
         stored.body,
         stored.routing_key,
         stored.exchange,
-        from_text(stored.headers),
-        from_text(stored.properties),
+        headers,
+        properties,
         stored.priority,
         STATE_NAMES[state],
         stored.attempts,
@@ -83,6 +85,15 @@ def message_of(stored: StoredMessage, queue: Queue) -> Message:
         _moment(stored.settled_at) if stored.settled_at is not None else None,
         queue,
     )
+
+
+def _properties_of(stored: StoredMessage) -> tuple[Table, Table]:
+    """Headers and other properties, as the embedded library wrote them or as a broker did."""
+    if stored.raw_properties is None:
+        return from_text(stored.headers), from_text(stored.properties)
+    properties = Properties(stored.raw_properties).to_dict()
+    headers = properties.pop("headers", None)
+    return Table.of(headers), Table.of(properties)
 
 
 STATE_NAMES: dict[State, StateName] = {

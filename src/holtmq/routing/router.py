@@ -8,7 +8,7 @@ exchanges that lead to it and no others. Pure: no I/O, no clock; a pickled route
 from __future__ import annotations
 
 import logging
-from collections.abc import Collection, Iterator, Mapping
+from collections.abc import Collection, Iterable, Iterator, Mapping
 from types import MappingProxyType
 from typing import NamedTuple
 
@@ -99,6 +99,11 @@ class Router:
             pass
         return self._resolve_checked(exchange, routing_key, NO_HEADERS if headers is None else headers)
 
+    def reads_headers(self, exchange: str) -> bool:
+        """Whether headers can make a difference to where a message goes that is published here."""
+        self.require_publishable(exchange)
+        return bool((self._plans.get(exchange) or self._make_plan(exchange)).headers)
+
     def resolve_unpublished(
         self, exchange: str, routing_keys: Collection[str], headers: Mapping[str, FieldValue] = NO_HEADERS
     ) -> Route:
@@ -130,6 +135,18 @@ class Router:
         if is_new:
             self._forget_routes(DEFAULT_EXCHANGE)
         return is_new
+
+    def adopt_queue(self, queue: Queue) -> None:
+        """Add a queue that the server named, or that a file brings back."""
+        self._require_vhost(queue)
+        self.registry.adopt_queue(queue)
+        self._forget_routes(DEFAULT_EXCHANGE)
+
+    def set_policies(self, policies: Iterable[Policy]) -> None:
+        """Put other policies in the place of those that there are."""
+        self.registry.set_policies(policies)
+        self._plans.clear()
+        self._planned_through.clear()
 
     def bind(self, binding: Binding) -> bool:
         """Add a binding; False where one of the same identity exists already."""

@@ -29,11 +29,12 @@ from holtmq.errors import (
     StoreReadOnlyError,
     StoreVersionError,
 )
+from holtmq.store.ownership import Claim
 
 T = TypeVar("T")
 Durability: TypeAlias = Literal["full", "normal", "off"]
 APPLICATION_ID = 0x486F6C74  # "Holt"
-STEPS = (files("holtmq.store").joinpath("schema.sql").read_text(),)
+STEPS = tuple(files("holtmq.store").joinpath(name).read_text() for name in ("schema.sql", "schema-2.sql"))
 """How a file gets from each version to the next; each step is applied whole or not at all."""
 TIMEOUT_S = 30.0
 SHORTEST_PAUSE_S = 0.00005
@@ -45,10 +46,19 @@ CACHE_KIB = 32 * 1024
 
 
 class Database:
-    """A HoltMQ file. `durability` is what a returned call survives: `full` a power cut, `normal` and `off` a killed process."""
+    """A HoltMQ file. `durability` is what a returned call survives: `full` a power cut, `normal` and `off` a killed process.
+
+    `owner` is the address of a broker that has the file to itself; without one the file is shared with other processes.
+    """
 
     def __init__(
-        self, path: str | Path, *, durability: Durability = "full", timeout_s: float = TIMEOUT_S, steps: tuple[str, ...] = STEPS
+        self,
+        path: str | Path,
+        *,
+        durability: Durability = "full",
+        timeout_s: float = TIMEOUT_S,
+        steps: tuple[str, ...] = STEPS,
+        owner: str | None = None,
     ) -> None:
         if durability not in ("full", "normal", "off"):
             raise StoreError(f"durability must be 'full', 'normal' or 'off', got {durability!r}")
@@ -62,10 +72,16 @@ class Database:
         self.on_rollback: list[Callable[[], None]] = []
         """Called when a transaction was undone, for those who remember what they saw in it."""
         self._reading, self._writing = _Reading(self), _Writing(self)
-        self._connection, self._pid = self._connect(), os.getpid()
-        _opened.add(self)
-        with self.lock():
-            self._migrate()
+        self._claim = _claim(self.path, owner)
+        try:
+            self._connection, self._pid = self._connect(), os.getpid()
+            _opened.add(self)
+            with self.lock():
+                self._migrate()
+        except BaseException:
+            if self._claim is not None:
+                self._claim.release()
+            raise
 
     @property
     def connection(self) -> sqlite3.Connection:
@@ -84,6 +100,28 @@ class Database:
     def transaction(self) -> AbstractContextManager[sqlite3.Connection]:
         """Write: all of it or, if an error leaves the block, nothing. Within another one, a part of that."""
         return self._writing
+
+    def begin(self) -> None:
+        """Start a transaction that ends by a COMMIT of the caller's, then `end`, or by `roll_back`.
+
+        For a writer who lets the COMMIT wait for the disk in another thread. The file is then its alone.
+        """
+        try:
+            self._begin(self.connection)
+        except sqlite3.Error as error:
+            raise translated(error, self.path) from error
+        self._depth += 1
+
+    def end(self) -> None:
+        self._depth -= 1
+
+    def roll_back(self) -> None:
+        self._depth -= 1
+        self._roll_back(self.connection)
+
+    def another_connection(self) -> sqlite3.Connection:
+        """For reading beside a transaction; it sees what was committed."""
+        return self._connect()
 
     def insert_alone(self, statement: str, parameters: tuple[object, ...]) -> int:
         """One INSERT that is a transaction of its own, for the hot path: it saves the BEGIN and the COMMIT. The row's id.
@@ -121,6 +159,8 @@ class Database:
         with self._lock:
             if not self._is_closed and self._pid == os.getpid():
                 self._connection.close()
+                if self._claim is not None:
+                    self._claim.release()
             self._is_closed = True
 
     def _begin(self, connection: sqlite3.Connection) -> None:
@@ -193,6 +233,15 @@ class Database:
                     connection.execute(statement)
             connection.execute(f"PRAGMA application_id = {APPLICATION_ID}")
             connection.execute(f"PRAGMA user_version = {len(self._steps)}")
+
+
+def _claim(path: str, owner: str | None) -> Claim | None:
+    if path == ":memory:":
+        return None
+    try:
+        return Claim(path, owner)
+    except OSError:
+        return None  # the folder cannot be written, or is not there: SQLite will say so
 
 
 _opened: weakref.WeakSet[Database] = weakref.WeakSet()

@@ -11,7 +11,7 @@ from holtmq.errors import NotAStoreError
 from holtmq.store.database import Database
 from holtmq.table import FieldValue, Table
 from holtmq.table_json import table_from_json, table_to_json
-from holtmq.topology import Binding, Exchange, Queue, Removal, Topology
+from holtmq.topology import DEFAULT_VHOST, Binding, Exchange, Policy, Queue, Removal, Topology
 
 
 class Declarations:
@@ -36,7 +36,17 @@ class Declarations:
                 "SELECT source, destination, routing_key, arguments, destination_type, vhost, created_at, metadata "
                 "FROM bindings ORDER BY id"
             )
-            return Topology(tuple(map(_exchange, exchanges)), tuple(map(_queue, queues)), tuple(map(_binding, bindings)))
+            policies = connection.execute(
+                "SELECT name, pattern, definition, apply_to, priority, vhost FROM policies ORDER BY vhost, name"
+            )
+            vhosts = [{"name": name} for (name,) in connection.execute("SELECT name FROM vhosts ORDER BY name")]
+            return Topology(
+                tuple(map(_exchange, exchanges)),
+                tuple(map(_queue, queues)),
+                tuple(map(_binding, bindings)),
+                tuple(map(_policy, policies)),
+                (("vhosts", json.dumps(vhosts)),) if vhosts != [{"name": DEFAULT_VHOST}] else (),
+            )
 
     def add_exchange(self, exchange: Exchange) -> None:
         self._change(
@@ -45,11 +55,11 @@ class Declarations:
             to_text(exchange.arguments),
         )  # fmt: skip
 
-    def add_queue(self, queue: Queue) -> int:
-        """Add a queue; its id."""
+    def add_queue(self, queue: Queue, queue_id: int | None = None) -> int:
+        """Add a queue, under the next free id unless the caller has one; its id."""
         return self._change(
-            "INSERT INTO queues (vhost, name, durable, auto_delete, exclusive, arguments) VALUES (?, ?, ?, ?, ?, ?)",
-            queue.vhost, queue.name, queue.durable, queue.auto_delete, queue.exclusive, to_text(queue.arguments),
+            "INSERT INTO queues (id, vhost, name, durable, auto_delete, exclusive, arguments) VALUES (?, ?, ?, ?, ?, ?, ?)",
+            queue_id, queue.vhost, queue.name, queue.durable, queue.auto_delete, queue.exclusive, to_text(queue.arguments),
         )  # fmt: skip
 
     def add_binding(self, binding: Binding) -> None:
@@ -71,6 +81,24 @@ class Declarations:
             self._change("DELETE FROM exchanges WHERE vhost = ? AND name = ?", exchange.vhost, exchange.name)
         for queue in removal.queues:
             self._change("DELETE FROM queues WHERE vhost = ? AND name = ?", queue.vhost, queue.name)
+
+    def set_policy(self, policy: Policy) -> None:
+        self._change(
+            "INSERT OR REPLACE INTO policies VALUES (?, ?, ?, ?, ?, ?)",
+            policy.vhost, policy.name, policy.pattern, policy.apply_to, policy.priority, to_text(policy.definition),
+        )  # fmt: skip
+
+    def remove_policy(self, vhost: str, name: str) -> None:
+        self._change("DELETE FROM policies WHERE vhost = ? AND name = ?", vhost, name)
+
+    def add_vhost(self, name: str) -> None:
+        self._change("INSERT OR IGNORE INTO vhosts VALUES (?)", name)
+
+    def remove_vhost(self, name: str) -> None:
+        """Remove a vhost, with policies and rights in it. What else is in it is the caller's to remove, before."""
+        for table in ("policies", "permissions", "topic_permissions"):
+            self._change(f"DELETE FROM {table} WHERE vhost = ?", name)
+        self._change("DELETE FROM vhosts WHERE name = ?", name)
 
     def queue_ids(self, vhost: str) -> dict[str, int]:
         with self._database.lock() as connection:
@@ -118,6 +146,11 @@ def _exchange(row: tuple[str, str, int, int, int, str, str]) -> Exchange:
 def _queue(row: tuple[str, int, int, int, str, str]) -> Queue:
     name, durable, auto_delete, exclusive, arguments, vhost = row
     return Queue(name, bool(durable), bool(auto_delete), bool(exclusive), from_text(arguments), vhost)
+
+
+def _policy(row: tuple[str, str, str, str, int, str]) -> Policy:
+    name, pattern, definition, apply_to, priority, vhost = row
+    return Policy(name, pattern, from_text(definition), apply_to, priority, vhost)
 
 
 def _binding(row: tuple[str, str, str, str, str, str, str | None, str]) -> Binding:

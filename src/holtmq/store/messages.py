@@ -13,11 +13,10 @@ from dataclasses import dataclass
 from enum import IntEnum
 from typing import NamedTuple
 
+from holtmq.message import ID_CLOCK_BITS
 from holtmq.store.database import Database
 from holtmq.store.keys import Frontier, Pattern, RoutingKeys
 
-ID_CLOCK_BITS = 20
-"""Ids start at the clock's milliseconds shifted by this, so that they tell the time; what matters is that they only grow."""
 MANY_KEYS = 50
 """From so many keys on, a pattern is answered by looking at the ready messages in their order before asking key by key."""
 LOOK_AHEAD = 4000
@@ -80,13 +79,15 @@ class StoredMessage(NamedTuple):
     headers: str | None
     properties: str | None
     body: bytes
+    raw_properties: bytes | None
+    """What a broker that wrote the message has instead of headers and properties."""
 
 
 NEXT_ID = "max(?, (SELECT coalesce(max(id), 0) + 1 FROM messages), (SELECT indexed_to + 1 FROM state))"
-APPEND = f"INSERT INTO messages VALUES ({NEXT_ID}, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)"
+APPEND = f"INSERT INTO messages VALUES ({NEXT_ID}, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, NULL, NULL)"
 # An exchange is never null: where topology or keys are of another version the statement fails, and nothing is written.
 CURRENT_EXCHANGE = "(SELECT ? FROM state WHERE topology_version = ? AND keys_version = ?)"
-APPEND_IF_CURRENT = f"INSERT INTO messages VALUES ({NEXT_ID}, ?, {CURRENT_EXCHANGE}, ?, ?, ?, ?, ?, ?, ?, ?)"
+APPEND_IF_CURRENT = f"INSERT INTO messages VALUES ({NEXT_ID}, ?, {CURRENT_EXCHANGE}, ?, ?, ?, ?, ?, ?, ?, ?, NULL, NULL)"
 DELIVER = "INSERT OR IGNORE INTO deliveries VALUES (?, ?, ?, ?, ?, 0, ?, ?, NULL, NULL)"
 INDEX_ARRIVALS = """
 INSERT INTO deliveries
@@ -137,7 +138,7 @@ ORDER BY deliveries.priority DESC, heads.id LIMIT 1
 """
 READ = """
 SELECT messages.id, routing_keys.key, exchange, deliveries.priority, state, attempts, created_at, deliveries.due_at,
-       deliveries.expires_at, locked_at, settled_at, headers, properties, body
+       deliveries.expires_at, locked_at, settled_at, headers, properties, body, raw_properties
 FROM deliveries JOIN messages ON messages.id = message_id JOIN routing_keys ON routing_keys.id = messages.key_id
 WHERE deliveries.queue_id = ?
 """
@@ -185,7 +186,7 @@ class MessageStore:
         assert first_id is not None
         # What is the same for all is written into the statement, as numbers of our own: there is less to bind for each.
         same = int(queue_id), int(now_ms), "NULL" if expires_at is None else int(expires_at)
-        statement = "INSERT INTO messages VALUES (NULL, {}, '', ?, 0, {}, NULL, {}, NULL, ?, ?)".format(*same)
+        statement = "INSERT INTO messages VALUES (NULL, {}, '', ?, 0, {}, NULL, {}, NULL, ?, ?, NULL, NULL)".format(*same)
         connection.executemany(statement, contents[1:])  # a null id is the last one plus one
         self.index_arrivals(connection)
         return range(first_id, first_id + len(contents))

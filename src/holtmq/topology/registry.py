@@ -69,8 +69,7 @@ class Registry:
         self.vhost = vhost
         self.exchanges: dict[str, Exchange] = {name: Exchange(name, type_, vhost=vhost) for name, type_ in PREDECLARED.items()}
         self.queues: dict[str, Queue] = {}
-        self.policies = tuple(policies)
-        self._exchange_policies = _by_priority(self.policies, "exchanges")
+        self.set_policies(policies)
         self._outgoing: dict[str, dict[Binding, Binding]] = {}
         self._incoming: dict[tuple[DestinationType, str], dict[Binding, Binding]] = {}
         self._links: dict[str, dict[Binding, Binding]] = {}
@@ -124,6 +123,15 @@ class Registry:
                 name = policy.definition.get("alternate-exchange")
                 return (name, policy) if isinstance(name, str) else (None, None)
         return None, None
+
+    def set_policies(self, policies: Iterable[Policy]) -> None:
+        self.policies = tuple(policies)
+        self._exchange_policies = _by_priority(self.policies, ("all", "exchanges"))
+        self._queue_policies = _by_priority(self.policies, ("all", "queues", "classic_queues", "quorum_queues"))
+
+    def queue_policy(self, queue: str) -> Policy | None:
+        """The one policy that applies to a queue of this name."""
+        return next((policy for pattern, policy in self._queue_policies if pattern.search(queue)), None)
 
     def declare_exchange(self, exchange: Exchange) -> bool:
         """Add an exchange; False where an equal one exists already."""
@@ -280,8 +288,8 @@ def _require_equal_arguments(
             )
 
 
-def _by_priority(policies: Iterable[Policy], target: str) -> list[tuple[re.Pattern[str], Policy]]:
-    applicable = [policy for policy in policies if policy.apply_to in (target, "all")]
+def _by_priority(policies: Iterable[Policy], targets: Collection[str]) -> list[tuple[re.Pattern[str], Policy]]:
+    applicable = [policy for policy in policies if policy.apply_to in targets]
     return [(re.compile(p.pattern), p) for p in sorted(applicable, key=lambda p: (-p.priority, p.name))]
 
 

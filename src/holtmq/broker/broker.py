@@ -1,0 +1,190 @@
+"""The broker: its vhosts and users, and the turns in which it works.
+
+It has no clock and no thread. Whoever runs it begins a turn with the time, calls what clients ask for, and ends the turn:
+then messages go to consumers and confirms to publishers. What the journal collected in a turn is on disk when `committed`
+is told so.
+"""
+
+from __future__ import annotations
+
+import heapq
+from collections.abc import Mapping
+from itertools import count
+
+from holtmq.broker.accounts import Accounts
+from holtmq.broker.channel import Channel
+from holtmq.broker.journal import Journal
+from holtmq.broker.queue import MessageQueue
+from holtmq.broker.session import Session
+from holtmq.broker.vhost import VirtualHost
+from holtmq.errors import NotAllowedError, NotFoundError
+from holtmq.message import ID_CLOCK_BITS
+from holtmq.table import FieldValue, require_short_string
+from holtmq.topology import Policy, Topology
+from holtmq.topology.registry import PREDECLARED
+from holtmq.users import Permission, TopicPermission, User
+from holtmq.wire.content import Properties
+
+MEMORY_LIMIT = 512 * 1024 * 1024
+"""The bytes of bodies that queues may keep in memory altogether before each makes do with less."""
+
+
+class Broker:
+    def __init__(self, journal: Journal, *, is_strict_unbind: bool = True, memory_limit: int = MEMORY_LIMIT) -> None:
+        self.journal = journal
+        self.is_strict_unbind = is_strict_unbind
+        self.accounts = Accounts()
+        self.vhosts: dict[str, VirtualHost] = {}
+        self.now_ms = 0
+        self.last_id = 0
+        """The id of the last message."""
+        self.properties: dict[bytes, Properties] = {}
+        """Properties that were decoded lately, by their bytes."""
+        self.awake: list[MessageQueue] = []
+        """Queues that have something to do before the turn ends."""
+        self.unconfirmed: list[Channel] = []
+        """Channels with messages that are neither confirmed nor refused."""
+        self.starved: list[MessageQueue] = []
+        """Queues whose next message is on its way to the disk."""
+        self.committed_batch = 0
+        self.memory = 0
+        """The bytes of bodies that queues keep in memory."""
+        self.is_short_of_memory = False
+        self._memory_limit = memory_limit
+        self._timers: list[tuple[int, int, MessageQueue]] = []
+        self._numbers = count(1)
+
+    def next_number(self) -> int:
+        return next(self._numbers)
+
+    # What operators do
+
+    def vhost(self, name: str) -> VirtualHost:
+        try:
+            return self.vhosts[name]
+        except KeyError:
+            raise NotFoundError(f"no vhost {name!r}") from None
+
+    def add_vhost(self, name: str) -> VirtualHost:
+        """Add a vhost, unless it is there."""
+        if name not in self.vhosts:
+            require_short_string(name, "a vhost's name")
+            self.vhosts[name] = VirtualHost(name, self, Topology())
+            self.journal.add_vhost(name)
+        return self.vhosts[name]
+
+    def remove_vhost(self, name: str) -> None:
+        """Remove a vhost with all that is in it. Those who are connected to it must be gone."""
+        vhost = self.vhost(name)
+        for queue in list(vhost.queues.values()):
+            vhost.delete_queue(queue)
+        for exchange in list(vhost.router.registry.exchanges):
+            if exchange not in PREDECLARED:
+                vhost.delete_exchange(exchange)
+        del self.vhosts[name]
+        self.accounts.forget_vhost(name)
+        self.journal.remove_vhost(name)
+
+    def set_user(self, user: User) -> None:
+        require_short_string(user.name, "a user's name")
+        self.accounts.users[user.name] = user
+        self.journal.set_user(user)
+
+    def remove_user(self, name: str) -> None:
+        self.accounts.user(name)
+        self.accounts.forget_user(name)
+        self.journal.remove_user(name)
+        self._rights_changed()
+
+    def set_permission(self, permission: Permission | TopicPermission) -> None:
+        self.accounts.user(permission.user)
+        self.vhost(permission.vhost)
+        self.accounts.set_permission(permission)
+        self.journal.set_permission(permission)
+        self._rights_changed()
+
+    def remove_permission(self, permission: Permission | TopicPermission) -> None:
+        self.accounts.remove_permission(permission)
+        self.journal.remove_permission(permission)
+        self._rights_changed()
+
+    def set_policy(self, policy: Policy) -> None:
+        vhost = self.vhost(policy.vhost)
+        others = [other for other in vhost.router.registry.policies if other.name != policy.name]
+        vhost.set_policies([*others, policy])
+        self.journal.set_policy(policy)
+
+    def remove_policy(self, vhost_name: str, name: str) -> None:
+        vhost = self.vhost(vhost_name)
+        vhost.set_policies([policy for policy in vhost.router.registry.policies if policy.name != name])
+        self.journal.remove_policy(vhost_name, name)
+
+    def _rights_changed(self) -> None:
+        for vhost in self.vhosts.values():
+            vhost.generation += 1
+
+    # What clients do
+
+    def open_session(self, user: User, vhost_name: str, client_properties: Mapping[str, FieldValue]) -> Session:
+        vhost = self.vhosts.get(vhost_name)
+        if vhost is None:
+            raise NotAllowedError(f"vhost {vhost_name!r} not found")
+        if not self.accounts.may_enter(user.name, vhost_name):
+            raise NotAllowedError(f"access to vhost {vhost_name!r} refused for user {user.name!r}")
+        return Session(self, user, vhost, client_properties)
+
+    # Turns
+
+    def begin(self, now_ms: int) -> None:
+        """Start a turn."""
+        self.now_ms = now_ms
+        self.last_id = max(self.last_id, now_ms << ID_CLOCK_BITS)
+        while self._timers and self._timers[0][0] <= now_ms:
+            _, _, queue = heapq.heappop(self._timers)
+            if not queue.is_deleted:
+                queue.on_time()
+
+    def end(self) -> None:
+        """Finish a turn: messages to consumers, confirms to publishers."""
+        while self.awake:
+            awake, self.awake = self.awake, []
+            for queue in awake:
+                queue.dispatch()
+                self.memory += queue.uncounted_memory()
+        self.is_short_of_memory = self.memory > self._memory_limit
+        if self.unconfirmed:
+            self._confirm()
+
+    @property
+    def next_timer(self) -> int | None:
+        """When something has to happen although nobody asks."""
+        return self._timers[0][0] if self._timers else None
+
+    def schedule(self, queue: MessageQueue, at_ms: int) -> None:
+        heapq.heappush(self._timers, (at_ms, self.next_number(), queue))
+
+    def sealed(self) -> None:
+        """The journal starts to write a batch; what is published from now on is in a later one."""
+        for channel in self.unconfirmed:
+            channel.sealed = channel.published
+
+    def committed(self, batch: int) -> None:
+        """All batches up to this one are on disk."""
+        self.committed_batch = batch
+        for channel in self.unconfirmed:
+            channel.confirm(channel.sealed)
+        starved, self.starved = self.starved, []
+        for queue in starved:
+            queue.wake()
+
+    def _confirm(self) -> None:
+        waiting = []
+        for channel in self.unconfirmed:
+            is_in_file = channel.journal_batch <= self.committed_batch
+            is_in_nothing = channel.journal_batch == self.journal.batch and not self.journal.has_changes
+            if is_in_file or (is_in_nothing and self.committed_batch == self.journal.batch - 1):
+                channel.confirm(channel.published)
+                channel.awaits_confirm = False
+            else:
+                waiting.append(channel)
+        self.unconfirmed = waiting

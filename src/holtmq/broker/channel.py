@@ -1,0 +1,418 @@
+"""What a client does with messages on one channel: publish, consume, settle; with confirms or in transactions."""
+
+from __future__ import annotations
+
+import secrets
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from itertools import repeat
+from typing import TYPE_CHECKING, NamedTuple, TypeAlias
+
+from holtmq.broker.consumer import Consumer, Outlet
+from holtmq.broker.declarer import Declarer
+from holtmq.broker.message import Message, known_properties
+from holtmq.broker.publication import Destination, Publication
+from holtmq.broker.queue import MessageQueue
+from holtmq.broker.reply import REPLY_QUEUE, ReplyDestination
+from holtmq.broker.rules import parse_expiration
+from holtmq.errors import (
+    NotAllowedError,
+    NotImplementedByBrokerError,
+    PreconditionFailedError,
+)
+from holtmq.routing.route import Entry
+from holtmq.table import FieldValue, describe
+from holtmq.wire.content import Content, Properties, body_of, encode_properties, make_content
+from holtmq.wire.tables import join_table, split_table
+
+if TYPE_CHECKING:
+    from holtmq.broker.session import Session
+
+
+Delivery: TypeAlias = tuple[Message, MessageQueue, Consumer | None]
+"""A message that a client holds and has not settled; without a consumer where it was fetched by `get`."""
+
+
+class Fetched(NamedTuple):
+    """What `get` found."""
+
+    tag: int
+    message: Message
+    is_redelivered: bool
+    remaining: int
+
+
+class Transaction:
+    """What a channel in transaction mode has collected since the last commit."""
+
+    def __init__(self) -> None:
+        self.publishes: list[Callable[[], None]] = []
+        self.settlements: list[Callable[[], None]] = []
+        self.settled: dict[int, Delivery] = {}
+
+
+class Channel:
+    def __init__(self, session: Session, number: int, outlet: Outlet) -> None:
+        self.session = session
+        self.number = number
+        self.outlet = outlet
+        self.vhost = session.vhost
+        self.broker = session.broker
+        self.declarer = Declarer(session)
+        self.consumers: dict[str, Consumer] = {}
+        self.unsettled: dict[int, Delivery] = {}
+        self.prefetch = 0
+        """How many messages all consumers together may have unsettled; 0 is no limit."""
+        self.in_flight = 0
+        self.is_confirming = False
+        self.published = 0
+        """In confirm mode, how many messages the client published."""
+        self.confirmed = 0
+        self.sealed = 0
+        """How many of them had come when the batch that is being written was closed."""
+        self.journal_batch = 0
+        """The last batch of the journal that has a message of this channel in it."""
+        self.awaits_confirm = False
+        self._next_tag = 1
+        self._consumer_prefetch = 0
+        self._transaction: Transaction | None = None
+        self._reply: ReplyDestination | None = None
+        self._properties = session.broker.properties
+
+    # Publishing
+
+    def publication(self, exchange: str, routing_key: str, *, is_mandatory: bool) -> Publication:
+        """A way to publish, as far as the user's rights allow."""
+        publication = Publication(self, exchange, routing_key, is_mandatory=is_mandatory)
+        self._resolve(publication)
+        return publication
+
+    def publish(self, publication: Publication, raw_properties: bytes, content: Content, size: int) -> None:
+        """Put a message into the queues that it is routed to. On the hot path: see benchmarks/broker.py."""
+        vhost = self.vhost
+        if publication.generation != vhost.generation:
+            self._resolve(publication)
+        properties = self._properties.get(raw_properties) or known_properties(raw_properties, self._properties)
+        destinations, entries = publication.destinations, publication.entries
+        if not properties.is_plain:
+            properties, content, destinations, entries = self._look_closer(publication, properties, content)
+        if self._transaction is not None:
+            self._transaction.publishes.append(lambda: self._put(publication, properties, content, size, destinations, entries))
+            return
+        self._put(publication, properties, content, size, destinations, entries)
+
+    def _put(
+        self,
+        publication: Publication,
+        properties: Properties,
+        content: Content,
+        size: int,
+        destinations: Sequence[Destination],
+        entries: Mapping[str, Entry],
+    ) -> None:
+        broker = self.broker
+        broker.last_id += 1
+        message = Message(broker.last_id, publication.origin, properties, content, size, len(destinations))
+        is_taken = True
+        if entries:
+            for destination in destinations:
+                is_taken &= destination.put(message, entries.get(destination.name))
+        else:
+            for destination in destinations:
+                if not destination.put(message):
+                    is_taken = False
+        if not destinations and publication.is_mandatory:
+            self.outlet.give_back(message)
+        if self.is_confirming:
+            self._await_confirm(message, is_taken=is_taken)
+
+    def _await_confirm(self, message: Message, *, is_taken: bool) -> None:
+        self.published += 1
+        if not is_taken:
+            self.outlet.refuse(self.published)
+        elif message.stored:
+            self.journal_batch = self.broker.journal.batch
+        if not self.awaits_confirm:
+            self.awaits_confirm = True
+            self.broker.unconfirmed.append(self)
+
+    def confirm(self, up_to: int) -> None:
+        """All that was published up to this one is where it should be."""
+        if up_to > self.confirmed:
+            self.outlet.confirm(up_to, multiple=up_to > self.confirmed + 1)
+            self.confirmed = up_to
+
+    def _resolve(self, publication: Publication) -> None:
+        """Find the route anew: the first time, and after any change of topology or rights."""
+        origin, vhost = publication.origin, self.vhost
+        self.session.require("write", "exchange", origin.exchange)
+        vhost.router.require_publishable(origin.exchange)
+        if vhost.is_topic(origin.exchange):
+            self._require_topic(origin.exchange, origin.routing_key)
+        publication.reads_headers = vhost.router.reads_headers(origin.exchange)
+        publication.destinations, publication.entries = vhost.route(origin, {})
+        publication.generation = vhost.generation
+
+    def _require_topic(self, exchange: str, routing_key: str) -> None:
+        user, vhost = self.session.user.name, self.vhost.name
+        self.broker.accounts.require_topic(user, vhost, "write", exchange, routing_key)
+
+    def _look_closer(
+        self, publication: Publication, properties: Properties, content: Content
+    ) -> tuple[Properties, Content, Sequence[Destination], Mapping[str, Entry]]:
+        """A message with properties that matter: who it says it is from, how long it lives, more routing keys, a reply."""
+        parse_expiration(properties.expiration)
+        user = self.session.user
+        if properties.user_id and properties.user_id != user.name and "impersonator" not in user.tags:
+            raise PreconditionFailedError(
+                f"user_id property set to {properties.user_id!r} but authenticated user was {user.name!r}"
+            )
+        destinations, entries = publication.destinations, publication.entries
+        if properties.has_headers and (publication.reads_headers or properties.adds_keys):
+            destinations, entries = self.vhost.route(publication.origin, properties.headers)
+        changes: dict[str, object] = {}
+        if properties.adds_keys and "BCC" in properties.headers:
+            fields = split_table(properties.raw_headers())
+            del fields["BCC"]
+            changes["headers"] = join_table(fields)
+        if properties.reply_to == REPLY_QUEUE:
+            changes["reply_to"] = self._require_reply().name
+        if changes:
+            raw = encode_properties({**properties.to_dict(), **changes})
+            properties = Properties(raw)
+            content = make_content(raw, body_of(content))
+        return properties, content, destinations, entries
+
+    def _require_reply(self) -> ReplyDestination:
+        if self._reply is None or self._reply.consumer is None:
+            raise PreconditionFailedError("fast reply consumer does not exist: expected a consumer of amq.rabbitmq.reply-to")
+        return self._reply
+
+    def select_confirms(self) -> None:
+        if self._transaction is not None:
+            raise PreconditionFailedError("cannot switch from tx to confirm mode")
+        self.is_confirming = True
+
+    # Consuming
+
+    def set_prefetch(self, count: int, *, is_global: bool) -> None:
+        if not is_global:
+            self._consumer_prefetch = count  # for the consumers to come
+            return
+        self.prefetch = count
+        self.resume()
+
+    def resume(self) -> None:
+        """There may be room again: whatever waits for this client may go."""
+        for consumer in self.consumers.values():
+            if isinstance(consumer.queue, MessageQueue):
+                self.vhost.wake(consumer.queue)
+
+    def consume(
+        self,
+        queue_name: str,
+        tag: str,
+        *,
+        is_auto_ack: bool,
+        is_exclusive: bool,
+        arguments: Mapping[str, FieldValue],
+    ) -> str:
+        """Start to send the messages of a queue; the tag of the consumer."""
+        if tag in self.consumers:
+            raise NotAllowedError(f"attempt to reuse consumer tag {tag!r}")
+        tag = tag or f"amq.ctag-{secrets.token_urlsafe(16)}"
+        if queue_name == REPLY_QUEUE:
+            return self._consume_replies(tag, is_auto_ack=is_auto_ack)
+        queue = self.declarer.queue(queue_name)
+        self.session.require("read", "queue", queue.name)
+        priority = arguments.get("x-priority", 0)
+        if not isinstance(priority, int) or isinstance(priority, bool):
+            raise PreconditionFailedError(
+                f"invalid arg 'x-priority' for consumer: expected an integer, got {describe(priority)}"
+            )
+        consumer = Consumer(
+            self.broker.next_number(),
+            tag,
+            self,
+            queue,
+            is_auto_ack=is_auto_ack,
+            is_exclusive=is_exclusive,
+            priority=priority,
+            prefetch=self._consumer_prefetch,
+            arguments=arguments,
+        )
+        queue.add_consumer(consumer)
+        self.consumers[tag] = consumer
+        return tag
+
+    def _consume_replies(self, tag: str, *, is_auto_ack: bool) -> str:
+        if not is_auto_ack:
+            raise PreconditionFailedError("reply consumer cannot acknowledge: expected no_ack")
+        if self._reply is not None and self._reply.consumer is not None:
+            raise PreconditionFailedError("reply consumer already set")
+        if self._reply is None:
+            self._reply = ReplyDestination(f"{REPLY_QUEUE}.{secrets.token_urlsafe(24)}")
+            self.vhost.replies[self._reply.name] = self._reply
+        self._reply.consumer = self.consumers[tag] = Consumer(
+            self.broker.next_number(), tag, self, self._reply,
+            is_auto_ack=True, is_exclusive=False, priority=0, prefetch=0, arguments={},
+        )  # fmt: skip
+        return tag
+
+    def cancel(self, tag: str) -> None:
+        """Stop a consumer; what it holds stays unsettled. One that does not exist is stopped already."""
+        consumer = self.consumers.pop(tag, None)
+        if consumer is None:
+            return
+        if isinstance(consumer.queue, MessageQueue):
+            consumer.queue.remove_consumer(consumer)
+        else:
+            consumer.queue.consumer = None
+
+    def deliver(self, consumer: Consumer, messages: list[Message], redelivered: Collection[int]) -> None:
+        """Send messages of a queue to a consumer of this channel."""
+        first, queue, number = self._next_tag, consumer.queue, len(messages)
+        assert isinstance(queue, MessageQueue)
+        self._next_tag += number
+        self.outlet.deliver(consumer, first, messages, redelivered)
+        if consumer.is_auto_ack:
+            queue.sent(messages)
+            return
+        deliveries = zip(messages, repeat(queue), repeat(consumer), strict=False)
+        self.unsettled.update(zip(range(first, self._next_tag), deliveries, strict=False))
+        consumer.in_flight += number
+        self.in_flight += number
+        queue.unsettled += number
+        if messages[-1].stored:
+            self.broker.journal.delivered(queue.id, messages[-1].id)
+
+    def send_reply(self, consumer: Consumer, message: Message) -> None:
+        self.outlet.deliver(consumer, self._next_tag, (message,), ())
+        self._next_tag += 1
+
+    def get(self, queue_name: str, *, is_auto_ack: bool) -> Fetched | None:
+        queue = self.declarer.queue(queue_name)
+        self.session.require("read", "queue", queue.name)
+        queue.use()
+        messages = queue.take(1)
+        if not messages:
+            return None
+        message, tag = messages[0], self._next_tag
+        self._next_tag += 1
+        fetched = Fetched(tag, message, queue.redelivered(message), queue.message_count)
+        if is_auto_ack:
+            queue.sent(messages)
+        else:
+            self.unsettled[tag] = (message, queue, None)
+            queue.unsettled += 1
+            if message.stored:
+                self.broker.journal.delivered(queue.id, message.id)
+        return fetched
+
+    # Settling
+
+    def ack(self, tag: int, *, multiple: bool) -> None:
+        if multiple or self._transaction is not None:
+            self._settle(self._take_unsettled(tag, multiple=multiple), MessageQueue.settle)
+            return
+        # The hot path: one message, settled at once.
+        delivery = self.unsettled.pop(tag, None)
+        if delivery is None:
+            raise _unknown(tag)
+        message, queue, consumer = delivery
+        queue.settle(message)
+        if consumer is not None:
+            consumer.in_flight -= 1
+            self.in_flight -= 1
+            if not queue.is_awake:
+                self.vhost.wake(queue)
+
+    def reject(self, tag: int, *, multiple: bool, requeue: bool) -> None:
+        """Give messages back, or to the dead letters."""
+        settle = MessageQueue.take_back if requeue else MessageQueue.reject
+        self._settle(self._take_unsettled(tag, multiple=multiple), settle)
+
+    def recover(self, *, requeue: bool) -> None:
+        """Give back all that is not settled."""
+        if not requeue:
+            raise NotImplementedByBrokerError("basic.recover without requeue: expected requeue")
+        self._apply(list(self.unsettled.values()), MessageQueue.take_back)
+        self.unsettled.clear()
+
+    def _take_unsettled(self, tag: int, *, multiple: bool) -> dict[int, Delivery]:
+        if multiple and tag == 0:
+            taken, self.unsettled = self.unsettled, {}
+            return taken
+        if tag not in self.unsettled:
+            raise _unknown(tag)
+        if not multiple:
+            return {tag: self.unsettled.pop(tag)}
+        taken = {}
+        for one, delivery in self.unsettled.items():  # in the order of their tags
+            taken[one] = delivery
+            if one == tag:
+                break
+        for one in taken:
+            del self.unsettled[one]
+        return taken
+
+    def _settle(self, deliveries: dict[int, Delivery], settle: Callable[[MessageQueue, Message], None]) -> None:
+        if self._transaction is None:
+            self._apply(deliveries.values(), settle)
+            return
+        self._transaction.settled.update(deliveries)
+        self._transaction.settlements.append(lambda: self._apply(deliveries.values(), settle))
+
+    def _apply(self, deliveries: Iterable[Delivery], settle: Callable[[MessageQueue, Message], None]) -> None:
+        for message, queue, consumer in deliveries:
+            settle(queue, message)
+            if consumer is not None:
+                consumer.in_flight -= 1
+                self.in_flight -= 1
+            if not queue.is_awake:
+                self.vhost.wake(queue)
+
+    def messages_of(self, queue: MessageQueue) -> list[Message]:
+        """What is held of a queue and not settled."""
+        settled = self._transaction.settled if self._transaction is not None else {}
+        return [message for message, its_queue, _ in (*self.unsettled.values(), *settled.values()) if its_queue is queue]
+
+    # Transactions
+
+    def select_transactions(self) -> None:
+        if self.is_confirming:
+            raise PreconditionFailedError("cannot switch from confirm to tx mode")
+        self._transaction = self._transaction or Transaction()
+
+    def commit(self) -> None:
+        """Apply what was collected, in one batch of the journal: all of it is on disk, or nothing."""
+        transaction = self._require_transaction()
+        self._transaction = None
+        for change in (*transaction.publishes, *transaction.settlements):
+            change()
+        self._transaction = Transaction()
+
+    def roll_back(self) -> None:
+        """Forget what was collected; messages settled meanwhile are unsettled again."""
+        transaction = self._require_transaction()
+        self.unsettled = dict(sorted({**transaction.settled, **self.unsettled}.items()))
+        self._transaction = Transaction()
+
+    def _require_transaction(self) -> Transaction:
+        if self._transaction is None:
+            raise PreconditionFailedError("channel is not transactional: expected tx.select before")
+        return self._transaction
+
+    def close(self) -> None:
+        """Stop all consumers and give back what was not settled."""
+        if self._transaction is not None:
+            self.roll_back()
+        for tag in list(self.consumers):
+            self.cancel(tag)
+        self._apply(list(self.unsettled.values()), MessageQueue.take_back)
+        self.unsettled.clear()
+        if self._reply is not None:
+            del self.vhost.replies[self._reply.name]
+
+
+def _unknown(tag: int) -> PreconditionFailedError:
+    return PreconditionFailedError(f"unknown delivery tag {tag}")

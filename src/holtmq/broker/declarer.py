@@ -1,0 +1,163 @@
+"""What a client does to the topology on one channel, with its user's rights."""
+
+from __future__ import annotations
+
+import secrets
+from collections.abc import Mapping
+from typing import TYPE_CHECKING
+
+from holtmq.broker.queue import MessageQueue
+from holtmq.errors import NotFoundError, PreconditionFailedError, ResourceLockedError
+from holtmq.table import FieldValue
+from holtmq.topology import DEFAULT_EXCHANGE, Binding, DestinationType, Exchange, Queue
+from holtmq.topology.registry import refuse_default_exchange
+
+if TYPE_CHECKING:
+    from holtmq.broker.session import Session
+
+
+class Declarer:
+    def __init__(self, session: Session) -> None:
+        self._session = session
+        self._vhost = session.vhost
+        self._last_queue: str | None = None
+
+    def queue(self, name: str) -> MessageQueue:
+        """A queue that this client may use; the empty name means the last one declared on this channel."""
+        queue = self._vhost.queue(self._name(name))
+        self._require_access(queue)
+        return queue
+
+    def declare_exchange(self, exchange: Exchange) -> None:
+        self._session.require("configure", "exchange", exchange.name)
+        alternate = exchange.alternate_exchange
+        if alternate is not None:
+            self._session.require("read", "exchange", exchange.name)
+            self._session.require("write", "exchange", alternate)
+        self._vhost.declare_exchange(exchange)
+
+    def require_exchange(self, name: str) -> None:
+        """Passive declare."""
+        if name != DEFAULT_EXCHANGE:
+            self._vhost.router.registry.exchange(name)
+
+    def delete_exchange(self, name: str, *, if_unused: bool) -> None:
+        refuse_default_exchange(name)
+        self._session.require("configure", "exchange", name)
+        self._vhost.delete_exchange(name, if_unused=if_unused)
+
+    def declare_queue(
+        self,
+        name: str,
+        *,
+        is_durable: bool,
+        is_exclusive: bool,
+        is_auto_delete: bool,
+        arguments: Mapping[str, FieldValue],
+    ) -> MessageQueue:
+        is_named_by_server = not name
+        if is_named_by_server:
+            name = f"amq.gen-{secrets.token_urlsafe(16)}"
+        self._session.require("configure", "queue", name)
+        existing = self._vhost.queues.get(name)
+        if existing is not None:
+            self._require_access(existing)
+            if existing.declared.exclusive != is_exclusive:
+                raise _locked(existing)
+        declared = Queue(name, is_durable, is_auto_delete, is_exclusive, arguments, self._vhost.name)
+        queue = self._vhost.declare_queue(
+            declared, owner=self._session if is_exclusive else None, is_named_by_server=is_named_by_server
+        )
+        if existing is None and queue.rules.dead_letter_exchange is not None:
+            self._require_dead_letter_rights(queue)
+        self._last_queue = name
+        return queue
+
+    def _require_dead_letter_rights(self, queue: MessageQueue) -> None:
+        exchange = queue.rules.dead_letter_exchange
+        assert exchange is not None
+        try:
+            self._session.require("read", "queue", queue.name)
+            self._session.require("write", "exchange", exchange)
+        except Exception:
+            self._vhost.delete_queue(queue)
+            raise
+
+    def require_queue(self, name: str) -> MessageQueue:
+        """Passive declare."""
+        queue = self.queue(name)
+        self._last_queue = queue.name
+        queue.use()
+        return queue
+
+    def delete_queue(self, name: str, *, if_unused: bool, if_empty: bool) -> int:
+        """Delete a queue; how many messages went with it."""
+        name = self._name(name)
+        self._session.require("configure", "queue", name)
+        queue = self._vhost.queues.get(name)
+        if queue is None:
+            return 0
+        self._require_access(queue)
+        what = f"queue {name!r} in vhost {self._vhost.name!r}"
+        if if_unused and queue.consumers:
+            raise PreconditionFailedError(f"{what} in use: expected no consumers, it has {len(queue.consumers)}")
+        if if_empty and queue.message_count:
+            raise PreconditionFailedError(f"{what} not empty: expected no messages, it has {queue.message_count}")
+        return self._vhost.delete_queue(queue)
+
+    def purge_queue(self, name: str) -> int:
+        queue = self.queue(name)
+        self._session.require("read", "queue", queue.name)
+        return queue.purge()
+
+    def bind_queue(self, queue: str, exchange: str, routing_key: str, arguments: Mapping[str, FieldValue]) -> None:
+        self._vhost.bind(self._queue_binding(queue, exchange, routing_key, arguments))
+
+    def unbind_queue(self, queue: str, exchange: str, routing_key: str, arguments: Mapping[str, FieldValue]) -> None:
+        self._vhost.unbind(self._queue_binding(queue, exchange, routing_key, arguments))
+
+    def bind_exchange(self, destination: str, source: str, routing_key: str, arguments: Mapping[str, FieldValue]) -> None:
+        self._vhost.bind(self._binding("exchange", destination, source, routing_key, arguments))
+
+    def unbind_exchange(self, destination: str, source: str, routing_key: str, arguments: Mapping[str, FieldValue]) -> None:
+        self._vhost.unbind(self._binding("exchange", destination, source, routing_key, arguments))
+
+    def _queue_binding(self, queue: str, exchange: str, routing_key: str, arguments: Mapping[str, FieldValue]) -> Binding:
+        name = self._name(queue)
+        if not queue and not routing_key:
+            routing_key = name
+        existing = self._vhost.queues.get(name)
+        if existing is not None:
+            self._require_access(existing)
+        return self._binding("queue", name, exchange, routing_key, arguments)
+
+    def _binding(
+        self, kind: DestinationType, destination: str, source: str, routing_key: str, arguments: Mapping[str, FieldValue]
+    ) -> Binding:
+        refuse_default_exchange(source)
+        if kind == "exchange":
+            refuse_default_exchange(destination)
+        session = self._session
+        session.require("write", kind, destination)
+        session.require("read", "exchange", source)
+        if self._vhost.is_topic(source):
+            session.broker.accounts.require_topic(session.user.name, self._vhost.name, "read", source, routing_key)
+        return Binding(source, destination, routing_key, arguments, kind, self._vhost.name)
+
+    def _name(self, name: str) -> str:
+        if name:
+            return name
+        if self._last_queue is None:
+            raise NotFoundError("no previously declared queue on this channel")
+        return self._last_queue
+
+    def _require_access(self, queue: MessageQueue) -> None:
+        if queue.owner is not None and queue.owner is not self._session:
+            raise _locked(queue)
+
+
+def _locked(queue: MessageQueue) -> ResourceLockedError:
+    return ResourceLockedError(
+        f"cannot obtain exclusive access to locked queue {queue.name!r} in vhost {queue.declared.vhost!r}: "
+        "it belongs to the connection that declared it, or was declared with another exclusive flag"
+    )

@@ -1,0 +1,54 @@
+"""What the broker asks of whoever keeps its state beyond the process. Without sockets or files of its own, it sees only this.
+
+Whatever is handed over goes into a batch; when a batch is on disk, the broker is told so (`Broker.committed`).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Sequence
+from typing import Protocol
+
+from holtmq.broker.message import Message
+from holtmq.message import StoredRow
+from holtmq.topology import Binding, Exchange, Policy, Queue, Removal
+from holtmq.users import Permission, TopicPermission, User
+
+
+class Journal(Protocol):
+    @property
+    def batch(self) -> int:
+        """The number of the batch that is being collected."""
+
+    @property
+    def has_changes(self) -> bool:
+        """Whether the batch that is being collected has anything in it."""
+
+    def add(self, message: Message, queue_id: int, priority: int, expires_at: int | None, *, is_paged: bool) -> None:
+        """A message that came to a queue. A paged one is forgotten by the queue, which will ask for it by `read`."""
+
+    def remove(self, message: Message, queue_id: int) -> None:
+        """A message that left a queue for good."""
+
+    def read(self, queue_id: int, priority: int, after_id: int, limit: int, most_bytes: int) -> Sequence[StoredRow]:
+        """Messages of a queue as far as they are on disk, in their order, a few at a time."""
+
+    def purge(self, queue_id: int, but: Collection[int]) -> None:
+        """All messages of a queue leave it, but those of these ids."""
+
+    def delivered(self, queue_id: int, up_to: int) -> None:
+        """Messages up to this id may have been seen by a consumer."""
+
+    def add_exchange(self, exchange: Exchange) -> None: ...
+    def add_queue(self, queue: Queue) -> int:
+        """Keep a queue if it is durable; its id, by which its messages are filed."""
+
+    def add_binding(self, binding: Binding) -> None: ...
+    def remove_parts(self, removal: Removal) -> None: ...
+    def set_policy(self, policy: Policy) -> None: ...
+    def remove_policy(self, vhost: str, name: str) -> None: ...
+    def add_vhost(self, name: str) -> None: ...
+    def remove_vhost(self, name: str) -> None: ...
+    def set_user(self, user: User) -> None: ...
+    def remove_user(self, name: str) -> None: ...
+    def set_permission(self, permission: Permission | TopicPermission) -> None: ...
+    def remove_permission(self, permission: Permission | TopicPermission) -> None: ...

@@ -1,0 +1,26 @@
+"""Direct reply-to: a consumer without a queue, whom one reply reaches by a name that only the asker's message carries."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from holtmq.broker.message import Message
+from holtmq.routing.route import Entry
+
+if TYPE_CHECKING:
+    from holtmq.broker.consumer import Consumer
+
+REPLY_QUEUE = "amq.rabbitmq.reply-to"
+
+
+class ReplyDestination:
+    """What a reply is put into; nothing waits here: who does not listen does not get it."""
+
+    def __init__(self, name: str) -> None:
+        self.name = name
+        self.consumer: Consumer | None = None
+
+    def put(self, message: Message, entry: Entry | None = None) -> bool:
+        if self.consumer is not None:
+            self.consumer.channel.send_reply(self.consumer, message)
+        return True

@@ -1,0 +1,51 @@
+"""A client that is logged in: who it is, which vhost it is in, what belongs to it."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import TYPE_CHECKING
+
+from holtmq.broker.channel import Channel
+from holtmq.broker.consumer import Outlet
+from holtmq.table import FieldValue
+from holtmq.users import Right, User
+
+if TYPE_CHECKING:
+    from holtmq.broker.broker import Broker
+    from holtmq.broker.queue import MessageQueue
+    from holtmq.broker.vhost import VirtualHost
+
+
+class Session:
+    def __init__(self, broker: Broker, user: User, vhost: VirtualHost, client_properties: Mapping[str, FieldValue]) -> None:
+        self.broker = broker
+        self.user = user
+        self.vhost = vhost
+        self.client_properties = client_properties
+        self.channels: dict[int, Channel] = {}
+        self.exclusive_queues: dict[str, MessageQueue] = {}
+        vhost.sessions.add(self)
+
+    def has_capability(self, name: str) -> bool:
+        capabilities = self.client_properties.get("capabilities")
+        return isinstance(capabilities, Mapping) and capabilities.get(name) is True
+
+    def open_channel(self, number: int, outlet: Outlet) -> Channel:
+        channel = self.channels[number] = Channel(self, number, outlet)
+        return channel
+
+    def close_channel(self, number: int) -> None:
+        channel = self.channels.pop(number, None)
+        if channel is not None:
+            channel.close()
+
+    def close(self) -> None:
+        """Give back what was not settled, and take exclusive queues along."""
+        for number in list(self.channels):
+            self.close_channel(number)
+        for queue in list(self.exclusive_queues.values()):
+            self.vhost.delete_queue(queue)
+        self.vhost.sessions.discard(self)
+
+    def require(self, right: Right, kind: str, name: str) -> None:
+        self.broker.accounts.require(self.user.name, self.vhost.name, right, kind, name)

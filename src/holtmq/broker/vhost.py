@@ -1,0 +1,191 @@
+"""One vhost: its exchanges, queues and bindings alive, and the messages that go through them."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping, Sequence
+from typing import TYPE_CHECKING
+
+from holtmq.broker.dead_letters import write_letter
+from holtmq.broker.message import Message, Origin, restore
+from holtmq.broker.publication import Destination
+from holtmq.broker.queue import MessageQueue
+from holtmq.broker.reply import REPLY_QUEUE, ReplyDestination
+from holtmq.broker.rules import QueueRules
+from holtmq.errors import NotFoundError
+from holtmq.message import StoredRow
+from holtmq.routing import Entry, Route, Router
+from holtmq.table import FieldValue
+from holtmq.topology import DEFAULT_EXCHANGE, Binding, Exchange, Policy, Queue, Removal, Topology
+from holtmq.wire.content import Properties, make_content
+
+if TYPE_CHECKING:
+    from holtmq.broker.broker import Broker
+    from holtmq.broker.journal import Journal
+    from holtmq.broker.session import Session
+
+
+class VirtualHost:
+    def __init__(self, name: str, broker: Broker, topology: Topology) -> None:
+        self.name = name
+        self.broker = broker
+        self.router = Router(topology, name, strict_unbind=broker.is_strict_unbind)
+        self.queues: dict[str, MessageQueue] = {}
+        self.replies: dict[str, ReplyDestination] = {}
+        self.sessions: set[Session] = set()
+        self.generation = 0
+        """Grows with every change of topology or rights: what was found out before must be found out again."""
+
+    @property
+    def journal(self) -> Journal:
+        return self.broker.journal
+
+    @property
+    def now_ms(self) -> int:
+        return self.broker.now_ms
+
+    @property
+    def is_short_of_memory(self) -> bool:
+        return self.broker.is_short_of_memory
+
+    def queue(self, name: str) -> MessageQueue:
+        try:
+            return self.queues[name]
+        except KeyError:
+            raise NotFoundError(f"no queue {name!r} in vhost {self.name!r}") from None
+
+    def is_topic(self, exchange: str) -> bool:
+        declared = self.router.registry.exchanges.get(exchange)
+        return declared is not None and declared.type == "topic"
+
+    def route(self, origin: Origin, headers: Mapping[str, FieldValue]) -> tuple[Sequence[Destination], Mapping[str, Entry]]:
+        """The queues that a message goes to, and what the bindings on the way give to it."""
+        route = self.router.resolve(origin.exchange, origin.routing_key, headers)
+        if origin.exchange == DEFAULT_EXCHANGE and origin.routing_key.startswith(REPLY_QUEUE):
+            reply = self.replies.get(origin.routing_key)
+            return ((reply,) if reply is not None else ()), {}
+        return self._destinations(route)
+
+    def _destinations(self, route: Route) -> tuple[Sequence[MessageQueue], Mapping[str, Entry]]:
+        return tuple([self.queues[name] for name in route.queues]), route.entries
+
+    def declare_exchange(self, exchange: Exchange) -> None:
+        if self.router.declare_exchange(exchange):
+            self.generation += 1
+            if exchange.durable:
+                self.journal.add_exchange(exchange)
+
+    def delete_exchange(self, name: str, *, if_unused: bool = False) -> None:
+        self._removed(self.router.delete_exchange(name, if_unused=if_unused))
+
+    def declare_queue(self, declared: Queue, *, owner: Session | None = None, is_named_by_server: bool = False) -> MessageQueue:
+        existing = self.queues.get(declared.name)
+        if existing is not None:
+            self.router.declare_queue(declared)  # refuses what is not equal
+            existing.use()
+            return existing
+        rules = QueueRules.of(declared, self.router.registry.queue_policy(declared.name))
+        if is_named_by_server:
+            self.router.adopt_queue(declared)
+        else:
+            self.router.declare_queue(declared)
+        self.generation += 1
+        return self.open_queue(declared, self.journal.add_queue(declared), rules, owner)
+
+    def open_queue(self, declared: Queue, queue_id: int, rules: QueueRules, owner: Session | None = None) -> MessageQueue:
+        """Bring a declared queue to life."""
+        queue = self.queues[declared.name] = MessageQueue(declared, queue_id, rules, self, owner)
+        if owner is not None:
+            owner.exclusive_queues[declared.name] = queue
+        return queue
+
+    def delete_queue(self, queue: MessageQueue) -> int:
+        """Delete a queue and tell its consumers; how many ready messages went with it."""
+        count = queue.purge()
+        for message in self._unsettled(queue):
+            if message.stored:
+                self.journal.remove(message, queue.id)
+        queue.is_deleted = True
+        consumers, queue.consumers = queue.consumers, []
+        for consumer in consumers:
+            consumer.channel.consumers.pop(consumer.tag, None)
+            consumer.channel.outlet.cancel(consumer)
+        del self.queues[queue.name]
+        if queue.owner is not None:
+            queue.owner.exclusive_queues.pop(queue.name, None)
+        self._removed(self.router.delete_queue(queue.name))
+        return count
+
+    def bind(self, binding: Binding) -> None:
+        if self.router.bind(binding):
+            self.generation += 1
+            if self._is_durable(binding):
+                self.journal.add_binding(binding)
+
+    def unbind(self, binding: Binding) -> None:
+        self._removed(self.router.unbind(binding))
+
+    def set_policies(self, policies: Sequence[Policy]) -> None:
+        """Follow these policies from now on."""
+        self.router.set_policies(policies)
+        self.generation += 1
+        for queue in self.queues.values():
+            queue.apply(QueueRules.of(queue.declared, self.router.registry.queue_policy(queue.name)))
+
+    def _is_durable(self, binding: Binding) -> bool:
+        registry = self.router.registry
+        if not registry.exchanges[binding.source].durable:
+            return False
+        if binding.destination_type == "exchange":
+            return registry.exchanges[binding.destination].durable
+        queue = registry.queues[binding.destination]
+        return queue.durable and not queue.exclusive
+
+    def _removed(self, removal: Removal) -> None:
+        if removal:
+            self.generation += 1
+            self.journal.remove_parts(removal)
+
+    # What queues ask for
+
+    def wake(self, queue: MessageQueue) -> None:
+        if not queue.is_awake:
+            queue.is_awake = True
+            self.broker.awake.append(queue)
+
+    def schedule(self, queue: MessageQueue, at_ms: int) -> None:
+        self.broker.schedule(queue, at_ms)
+
+    def restore(self, row: StoredRow) -> Message:
+        return restore(row, self.broker.properties)
+
+    def bury(self, message: Message, queue: MessageQueue, reason: str) -> None:
+        exchange = queue.rules.dead_letter_exchange
+        if exchange is None or (exchange != DEFAULT_EXCHANGE and exchange not in self.router.registry.exchanges):
+            return
+        letter = write_letter(message, queue.name, queue.rules, reason, self.now_ms)
+        route = self.router.resolve_unpublished(exchange, letter.routing_keys, letter.headers)
+        destinations, entries = self._destinations(route)
+        destinations = [target for target in destinations if not letter.goes_round(target.name)]
+        self.broker.last_id += 1
+        dead = Message(
+            self.broker.last_id,
+            Origin(exchange, letter.routing_keys[0]),
+            Properties(letter.raw_properties),
+            make_content(letter.raw_properties, message.body),
+            message.size,
+            len(destinations),
+        )
+        for target in destinations:
+            target.put(dead, entries.get(target.name))
+
+    def starve(self, queue: MessageQueue) -> None:
+        self.broker.starved.append(queue)
+
+    def unsettled_ids(self, queue: MessageQueue) -> Collection[int]:
+        return {message.id for message in self._unsettled(queue)}
+
+    def _unsettled(self, queue: MessageQueue) -> list[Message]:
+        if not queue.unsettled:
+            return []
+        channels = [channel for session in self.sessions for channel in session.channels.values()]
+        return [message for channel in channels for message in channel.messages_of(queue)]

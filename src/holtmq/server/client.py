@@ -1,0 +1,318 @@
+"""A connected client: its socket on one side, the protocol and the broker's session on the other."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import ssl
+from collections.abc import Mapping
+from ipaddress import ip_address
+from typing import TYPE_CHECKING, Any, cast
+
+from holtmq.broker.channel import Channel as BrokerChannel
+from holtmq.broker.publication import Publication
+from holtmq.broker.session import Session
+from holtmq.errors import (
+    AmqpError,
+    CommandInvalidError,
+    LoginRefusedError,
+    MalformedLoginError,
+    NotImplementedByBrokerError,
+)
+from holtmq.protocol.channel import Channel
+from holtmq.protocol.connection import Connection, State
+from holtmq.server.methods import carry_out
+from holtmq.table import FieldValue
+from holtmq.users import User
+from holtmq.wire.frames import HEARTBEAT_FRAME
+from holtmq.wire.methods import (
+    BasicAck,
+    BasicConsume,
+    BasicConsumeOk,
+    BasicGet,
+    BasicGetEmpty,
+    BasicGetOk,
+    BasicNack,
+    BasicPublish,
+    BasicReject,
+    Method,
+    TxCommit,
+)
+from holtmq.wire.tables import decode_table, long_string
+
+if TYPE_CHECKING:
+    from holtmq.server.server import Server
+
+log = logging.getLogger(__name__)
+
+GUEST = "guest"
+WRITE_BUFFER_BYTES = 1024 * 1024
+CLOSE_TIMEOUT_S = 5.0
+MISSED_HEARTBEATS = 2
+SETTLING = (BasicAck, BasicNack, BasicReject)
+
+
+class Client(asyncio.Protocol):
+    def __init__(self, server: Server) -> None:
+        self.server = server
+        self.broker = server.broker
+        self.connection = Connection(self, server.limits)
+        self.session: Session | None = None
+        self.name = ""
+        self.is_publisher = False
+        self.needs_batch = 0
+        """What was sent last may leave only when this batch of the journal is on disk."""
+        self._user: User | None = None
+        self._transport: asyncio.Transport
+        self._timers: list[asyncio.TimerHandle] = []
+        self._has_received = self._has_sent = False
+        self._idle_beats = 0
+        self._is_reading = True
+
+    # The socket
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        self._transport = transport = cast("asyncio.Transport", transport)  # uvloop's is one in all but name
+        transport.set_write_buffer_limits(high=WRITE_BUFFER_BYTES)
+        peer, here = transport.get_extra_info("peername"), transport.get_extra_info("sockname")
+        self.name = f"{_spell(peer)} -> {_spell(here)}"
+        if not self.server.admit(self):
+            transport.abort()
+            return
+        self._later(self.server.config.handshake_timeout_s, self._end_handshake)
+
+    def data_received(self, data: bytes) -> None:
+        self._has_received = True
+        self.server.begin_turn()
+        try:
+            self.connection.receive(data)
+        except Exception:
+            # The edge between a client and the broker: whatever defect comes up is this client's loss alone.
+            log.exception("internal error while serving %s", self.name)
+            self.connection.fail_inside()
+        if self.connection.state >= State.CLOSING:
+            self._leave()
+
+    def eof_received(self) -> None:
+        self._transport.close()
+
+    def connection_lost(self, error: Exception | None) -> None:
+        for timer in self._timers:
+            timer.cancel()
+        self.server.begin_turn()
+        self.connection.lost()
+        if self.session is not None:
+            self.session.close()
+            self.session = None
+        self.server.dismiss(self)
+
+    def pause_writing(self) -> None:
+        self.connection.is_paused = True
+
+    def resume_writing(self) -> None:
+        self.connection.is_paused = False
+        self.resume()
+
+    def resume(self) -> None:
+        """The client takes messages again."""
+        self.server.begin_turn()
+        if self.session is not None:
+            for channel in self.session.channels.values():
+                channel.resume()
+
+    def flush(self) -> None:
+        """Send what there is to send; called when a turn has ended, and nothing has to wait for the disk."""
+        self._has_sent = True
+        self._transport.write(self.connection.take_output())
+        if self.connection.state == State.CLOSED:
+            self._transport.close()
+
+    def has_output(self) -> None:
+        self.server.will_flush(self)
+
+    def hold_back(self, *, is_held: bool) -> None:
+        """Stop or go on reading what the client sends."""
+        if is_held == self._is_reading and not self._transport.is_closing():
+            self._is_reading = not is_held
+            if is_held:
+                self._transport.pause_reading()
+            else:
+                self._transport.resume_reading()
+
+    def close(self, error: AmqpError) -> None:
+        self.connection.close(error)
+        self._leave()
+
+    def _leave(self) -> None:
+        """The connection is over, or will be when the client says close-ok."""
+        if self.session is not None:
+            self.session.close()
+            self.session = None
+        if self.connection.state == State.CLOSED and not self.connection.has_output:
+            self._transport.close()
+        else:
+            self._later(CLOSE_TIMEOUT_S, self._transport.abort)
+        reason = self.connection.close_reason
+        if reason is not None:
+            log.warning("closing %s: %s %s", self.name, reason.reply_code, reason)
+
+    def _later(self, delay_s: float, call: Any) -> None:
+        self._timers = [timer for timer in self._timers if not timer.cancelled()]
+        self._timers.append(asyncio.get_running_loop().call_later(delay_s, call))
+
+    def _end_handshake(self) -> None:
+        if self.connection.state < State.OPEN:
+            log.warning("closing %s: no login within %g s", self.name, self.server.config.handshake_timeout_s)
+            self._transport.abort()
+
+    def _beat(self, interval_s: float) -> None:
+        """Show that we live if nothing else did, and see whether the client does (AMQP 0-9-1 §4.2.7)."""
+        if not self._has_sent and not self.connection.has_output:
+            self._transport.write(HEARTBEAT_FRAME)
+        self._idle_beats = 0 if self._has_received or not self._is_reading else self._idle_beats + 1
+        if self._idle_beats > MISSED_HEARTBEATS * 2:
+            log.warning("closing %s: missed heartbeats, nothing came for %g s", self.name, interval_s * self._idle_beats)
+            self._transport.abort()
+            return
+        self._has_received = self._has_sent = False
+        self._later(interval_s, lambda: self._beat(interval_s))
+
+    # What the protocol asks for
+
+    @property
+    def server_properties(self) -> Mapping[str, FieldValue]:
+        return self.server.properties
+
+    @property
+    def mechanisms(self) -> str:
+        return "PLAIN AMQPLAIN EXTERNAL" if self._certified_name() else "PLAIN AMQPLAIN"
+
+    def log_in(self, mechanism: str, response: bytes, client_properties: Mapping[str, FieldValue]) -> None:
+        accounts = self.broker.accounts
+        match mechanism:
+            case "PLAIN":
+                self._user = accounts.authenticate(*_plain(response))
+            case "AMQPLAIN":
+                self._user = accounts.authenticate(*_amqplain(response))
+            case "EXTERNAL" if (name := self._certified_name()) is not None:
+                if name not in accounts.users:
+                    raise LoginRefusedError(f"Login was refused: no user {name!r}, as the certificate says")
+                self._user = accounts.users[name]
+            case _:
+                raise CommandInvalidError(f"unknown mechanism {mechanism!r}: expected one of {self.mechanisms}")
+        self._refuse_distant_guest()
+
+    def _refuse_distant_guest(self) -> None:
+        assert self._user is not None
+        peer = self._transport.get_extra_info("peername")
+        is_local = not isinstance(peer, tuple) or ip_address(peer[0].split("%")[0]).is_loopback
+        if self._user.name == GUEST and not is_local and not self.server.config.guest_from_anywhere:
+            raise LoginRefusedError("Login was refused: user 'guest' can only connect from this machine")
+
+    def _certified_name(self) -> str | None:
+        """The common name in the client's certificate, if it showed one that we trust."""
+        certificate = self._transport.get_extra_info("peercert")
+        if not certificate or not isinstance(self._transport.get_extra_info("ssl_object"), ssl.SSLObject):
+            return None
+        names = [value for part in certificate.get("subject", ()) for kind, value in part if kind == "commonName"]
+        return names[0] if names else None
+
+    def tuned(self, heartbeat_s: int) -> None:
+        if heartbeat_s:
+            self._beat(heartbeat_s / 2)
+
+    def enter(self, vhost: str) -> None:
+        assert self._user is not None
+        self.session = self.broker.open_session(self._user, vhost, self.connection.client_properties)
+        log.info("%s: user %r entered vhost %r", self.name, self._user.name, vhost)
+
+    def update_secret(self, secret: bytes) -> None:
+        """A new secret for the same user: with passwords there is nothing to renew."""
+
+    def open_channel(self, channel: Channel) -> BrokerChannel:
+        assert self.session is not None
+        return self.session.open_channel(channel.number, channel)
+
+    def close_channel(self, channel: Channel) -> None:
+        if self.session is not None:
+            self.session.close_channel(channel.number)
+
+    def publication(self, channel: Channel, method: BasicPublish) -> Publication:
+        if method.immediate:
+            raise NotImplementedByBrokerError("immediate=true: expected false; no broker of today has it")
+        if not self.is_publisher:
+            self.is_publisher = True
+            self.server.publisher_came(self)
+        target: BrokerChannel = channel.target
+        return target.publication(method.exchange, method.routing_key, is_mandatory=method.mandatory)
+
+    def carry_out(self, channel: Channel, method: Method) -> None:
+        target: BrokerChannel = channel.target
+        match method:
+            case BasicConsume():
+                self._consume(channel, target, method)
+                return
+            case BasicGet():
+                self._get(channel, target, method)
+                return
+        reply = carry_out(target, method)
+        if not isinstance(method, SETTLING) and (method.class_id != 60 or isinstance(method, TxCommit)):
+            self._wait_for_disk()
+        if reply is not None:
+            channel.send(reply)
+
+    def _consume(self, channel: Channel, target: BrokerChannel, method: BasicConsume) -> None:
+        tag = target.consume(
+            method.queue,
+            method.consumer_tag,
+            is_auto_ack=method.no_ack,
+            is_exclusive=method.exclusive,
+            arguments=method.arguments,
+        )
+        if not method.no_wait:
+            channel.send(BasicConsumeOk(tag))  # before any message: those leave when the turn ends
+
+    def _get(self, channel: Channel, target: BrokerChannel, method: BasicGet) -> None:
+        fetched = target.get(method.queue, is_auto_ack=method.no_ack)
+        if fetched is None:
+            channel.send(BasicGetEmpty())
+            return
+        message = fetched.message
+        reply = BasicGetOk(
+            fetched.tag, fetched.is_redelivered, message.origin.exchange, message.origin.routing_key, fetched.remaining
+        )
+        channel.send_content(reply, message.content)
+
+    def _wait_for_disk(self) -> None:
+        """What changed durably is told to the client only when it is on disk."""
+        journal = self.broker.journal
+        if journal.has_changes:
+            self.needs_batch = journal.batch
+
+
+def _plain(response: bytes) -> tuple[str, str]:
+    """RFC 4616: an identity that nobody uses, the name, the password, with zero bytes between them."""
+    parts = response.split(b"\0")
+    if len(parts) != 3:
+        raise MalformedLoginError(f"expected a PLAIN response of 3 parts, got {len(parts)}")
+    return _text(parts[1]), _text(parts[2])
+
+
+def _amqplain(response: bytes) -> tuple[str, str]:
+    """A table without its length, with LOGIN and PASSWORD in it."""
+    fields, _ = decode_table(long_string(response))
+    name, password = fields.get("LOGIN"), fields.get("PASSWORD")
+    if not isinstance(name, str) or not isinstance(password, str):
+        raise MalformedLoginError("expected an AMQPLAIN response with LOGIN and PASSWORD as strings")
+    return name, password
+
+
+def _text(content: bytes) -> str:
+    try:
+        return content.decode()
+    except UnicodeDecodeError as error:
+        raise MalformedLoginError("expected a name and a password in UTF-8") from error
+
+
+def _spell(address: object) -> str:
+    return f"{address[0]}:{address[1]}" if isinstance(address, tuple) else str(address or "local")

@@ -1,0 +1,75 @@
+"""A broker in this process: in the foreground until a signal comes, or in a thread for as long as somebody needs it."""
+
+from __future__ import annotations
+
+import asyncio
+import signal
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+
+import uvloop
+
+from holtmq.config import Config
+from holtmq.server.server import Server
+
+START_TIMEOUT_S = 30.0
+
+
+def serve(config: Config, on_ready: Callable[[Server], None]) -> None:
+    """Run until SIGTERM or SIGINT."""
+    uvloop.run(_serve(config, on_ready))
+
+
+async def _serve(config: Config, on_ready: Callable[[Server], None]) -> None:
+    stop = asyncio.Event()
+    loop = asyncio.get_running_loop()
+    for name in (signal.SIGTERM, signal.SIGINT):
+        loop.add_signal_handler(name, stop.set)
+    server = Server(config)
+    await server.start()
+    try:
+        on_ready(server)
+        await stop.wait()
+    finally:
+        await server.stop()
+
+
+@contextmanager
+def running(config: Config) -> Iterator[Server]:
+    """A broker in a thread of its own."""
+    started = threading.Event()
+    state: dict[str, object] = {}
+
+    async def run() -> None:
+        stop, loop = asyncio.Event(), asyncio.get_running_loop()
+        server = Server(config)
+        state["stop"] = lambda: loop.call_soon_threadsafe(stop.set)
+        await server.start()
+        state["server"] = server
+        started.set()
+        await stop.wait()
+        await server.stop()
+
+    def main() -> None:
+        try:
+            uvloop.run(run())
+        except BaseException as error:
+            state["error"] = error
+            raise
+        finally:
+            started.set()
+
+    thread = threading.Thread(target=main, name="holtmq-broker", daemon=True)
+    thread.start()
+    if not started.wait(START_TIMEOUT_S):
+        raise TimeoutError(f"the broker did not start within {START_TIMEOUT_S:g} s")
+    server, stop = state.get("server"), state.get("stop")
+    if not isinstance(server, Server) or not callable(stop):
+        thread.join()
+        raise RuntimeError(f"the broker did not start: {state.get('error')}") from state.get("error")  # type: ignore[misc]
+    try:
+        yield server
+    finally:
+        stop()
+        thread.join()

@@ -1,0 +1,250 @@
+"""A broker that runs: listens, keeps the time, and has a thread wait for the disk.
+
+Work is done in turns, on the event loop. All that sockets bring in one round of the loop is one turn; at its end messages
+go to consumers, and what the journal collected is handed to the disk, unless it is still busy with the batch before.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import platform
+import ssl
+import time
+from collections.abc import Mapping
+from concurrent.futures import ThreadPoolExecutor
+
+import holtmq
+from holtmq.broker.broker import Broker
+from holtmq.config import Config
+from holtmq.errors import ConnectionForcedError, StoreError
+from holtmq.protocol.connection import Limits
+from holtmq.server.client import Client
+from holtmq.server.startup import open_broker
+from holtmq.store.journal import Journal
+from holtmq.table import FieldValue
+
+log = logging.getLogger(__name__)
+
+JOURNAL_BYTES = 64 * 1024 * 1024
+"""From so many bytes on that wait for the disk, publishers are held back, until it is a half."""
+RETRY_S = 1.0
+STOP_S = 5.0
+CAPABILITIES = (
+    "publisher_confirms", "exchange_exchange_bindings", "basic.nack", "consumer_cancel_notify", "connection.blocked",
+    "consumer_priorities", "authentication_failure_close", "per_consumer_qos", "direct_reply_to",
+)  # fmt: skip
+
+
+class Server:
+    def __init__(self, config: Config) -> None:
+        self.config = config
+        self.limits = Limits(config.max_channels, config.max_frame_bytes, config.max_message_bytes, config.heartbeat_s)
+        self.properties: Mapping[str, FieldValue] = {
+            "product": "HoltMQ",
+            "version": holtmq.__version__,
+            "platform": f"Python {platform.python_version()}",
+            "capabilities": dict.fromkeys(CAPABILITIES, True),
+        }
+        self.clients: set[Client] = set()
+        self.broker: Broker
+        self._journal: Journal
+        self._listeners: list[asyncio.Server] = []
+        self._disk = ThreadPoolExecutor(1, "holtmq-disk")
+        self._commit: asyncio.Future[int] | None = None
+        self._is_in_turn = False
+        self._to_flush: list[Client] = []
+        self._waiting: list[Client] = []
+        self._blocked_for: str | None = None
+        self._timer: asyncio.TimerHandle | None = None
+        self._timer_at = 0
+        self._is_stopping = False
+
+    async def start(self) -> None:
+        """Open the file and listen."""
+        config = self.config
+        self._loop = asyncio.get_running_loop()
+        self._listeners.append(
+            await self._loop.create_server(lambda: Client(self), config.host, config.amqp_port, start_serving=False)
+        )
+        if config.tls_port is not None:
+            self._listeners.append(
+                await self._loop.create_server(
+                    lambda: Client(self), config.host, config.tls_port, ssl=_tls_context(config), start_serving=False
+                )
+            )
+        self.broker, self._journal = open_broker(config, self.address)
+        self._journal_to_disk()
+        for listener in self._listeners:
+            await listener.start_serving()
+
+    @property
+    def address(self) -> str:
+        host, port = self._listeners[0].sockets[0].getsockname()[:2]
+        return f"amqp://{host}:{port}"
+
+    @property
+    def addresses(self) -> list[str]:
+        named = zip(("amqp", "amqps"), self._listeners, strict=False)
+        return [
+            f"{scheme}://{host}:{port}"
+            for scheme, listener in named
+            for host, port in (socket.getsockname()[:2] for socket in listener.sockets)
+        ]
+
+    async def stop(self) -> None:
+        """Say goodbye to all clients, finish what is to be written, close the file."""
+        self._is_stopping = True
+        for listener in self._listeners:
+            listener.close()
+        self.begin_turn()
+        for client in list(self.clients):
+            client.close(ConnectionForcedError("broker forced connection closure with reason 'shutdown'"))
+        deadline = self._loop.time() + STOP_S
+        while (self.clients or self._is_in_turn) and self._loop.time() < deadline:
+            await asyncio.sleep(0.01)
+        while self._commit is not None:
+            await asyncio.wait([self._commit])
+            await asyncio.sleep(0)
+        if self._journal.has_changes or self._journal.is_writing:
+            self._journal.write()
+            self._journal.commit()
+        self._disk.shutdown()
+        self._journal.close()
+
+    # Turns
+
+    def begin_turn(self) -> None:
+        if not self._is_in_turn:
+            self._is_in_turn = True
+            self.broker.begin(time.time_ns() // 1_000_000)
+            self._loop.call_soon(self._end_turn)
+
+    def _end_turn(self) -> None:
+        self._is_in_turn = False
+        self.broker.end()
+        to_flush, self._to_flush = self._to_flush, []
+        committed = self.broker.committed_batch
+        for client in to_flush:
+            if client.needs_batch > committed:
+                client.connection.is_paused = True
+                self._waiting.append(client)
+            else:
+                client.flush()
+        if self._commit is None and self._journal.has_changes:
+            self._journal_to_disk()
+        self._watch_journal()
+        self._set_timer()
+
+    def will_flush(self, client: Client) -> None:
+        self._to_flush.append(client)
+        self.begin_turn()
+
+    def _set_timer(self) -> None:
+        """Have a turn when something is due."""
+        due = self.broker.next_timer
+        if due is None or (self._timer is not None and self._timer_at <= due):
+            return
+        if self._timer is not None:
+            self._timer.cancel()
+        self._timer_at = due
+        self._timer = self._loop.call_later(max(0, due / 1000 - time.time()) + 0.001, self._on_timer)
+
+    def _on_timer(self) -> None:
+        self._timer = None
+        self.begin_turn()
+
+    # The disk
+
+    def _journal_to_disk(self) -> None:
+        if self._commit is not None or not (self._journal.has_changes or self._journal.is_writing):
+            return
+        if not self._journal.is_writing:
+            self.broker.sealed()
+        try:
+            self._journal.write()
+        except StoreError as error:
+            self._disk_failed(error)
+            return
+        self._commit = self._loop.run_in_executor(self._disk, self._journal.commit)
+        self._commit.add_done_callback(self._committed)
+
+    def _committed(self, commit: asyncio.Future[int]) -> None:
+        self._commit = None
+        try:
+            batch = commit.result()
+        except StoreError as error:
+            self._disk_failed(error)
+            return
+        self._unblock("disk")
+        self.begin_turn()
+        self.broker.committed(batch)
+        waiting, self._waiting = self._waiting, []
+        for client in waiting:
+            client.connection.is_paused = False
+            self._to_flush.append(client)
+            client.resume()
+
+    def _disk_failed(self, error: StoreError) -> None:
+        """Keep what there is to write, take nothing more from publishers, and try again."""
+        if self._blocked_for != "disk":
+            log.error("cannot write, publishers are held back until it works again: %s", error)
+        self._block("disk")
+        self._loop.call_later(RETRY_S, self._journal_to_disk)
+
+    def _watch_journal(self) -> None:
+        size = self._journal.size
+        if size > JOURNAL_BYTES:
+            self._block("journal")
+        elif size < JOURNAL_BYTES // 2:
+            self._unblock("journal")
+
+    def _block(self, reason: str) -> None:
+        if self._blocked_for is None:
+            self._blocked_for = reason
+            for client in self.clients:
+                if client.is_publisher:
+                    self._hold(client)
+        elif reason == "disk":
+            self._blocked_for = reason
+
+    def _unblock(self, reason: str) -> None:
+        if self._blocked_for == reason:
+            self._blocked_for = None
+            for client in self.clients:
+                client.hold_back(is_held=False)
+                client.connection.unblock()
+
+    def _hold(self, client: Client) -> None:
+        client.connection.block(f"low on {self._blocked_for}")
+        client.hold_back(is_held=True)
+
+    def publisher_came(self, client: Client) -> None:
+        if self._blocked_for is not None:
+            self._hold(client)
+
+    # Clients
+
+    def admit(self, client: Client) -> bool:
+        if len(self.clients) >= self.config.max_connections or self._is_stopping:
+            log.warning("refusing %s: %d clients are connected, no more are allowed", client.name, len(self.clients))
+            return False
+        self.clients.add(client)
+        return True
+
+    def dismiss(self, client: Client) -> None:
+        self.clients.discard(client)
+        if client in self._to_flush:
+            self._to_flush.remove(client)
+        if client in self._waiting:
+            self._waiting.remove(client)
+
+
+def _tls_context(config: Config) -> ssl.SSLContext:
+    assert config.tls_certificate is not None
+    context = ssl.create_default_context(ssl.Purpose.CLIENT_AUTH)
+    context.load_cert_chain(config.tls_certificate, config.tls_key)
+    if config.tls_client_ca is not None:
+        context.load_verify_locations(config.tls_client_ca)
+        context.verify_mode = ssl.CERT_REQUIRED
+    return context

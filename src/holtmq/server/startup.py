@@ -1,0 +1,53 @@
+"""From a file to a broker: what it had, and what a definitions file adds."""
+
+from __future__ import annotations
+
+import logging
+import time
+from typing import cast
+
+from holtmq.broker.broker import Broker
+from holtmq.broker.definitions import import_definitions
+from holtmq.broker.rules import QueueRules
+from holtmq.broker.vhost import VirtualHost
+from holtmq.config import Config
+from holtmq.store.database import Database, Durability
+from holtmq.store.journal import Journal
+from holtmq.topology import DEFAULT_VHOST, Topology
+from holtmq.users import Permission, User
+
+log = logging.getLogger(__name__)
+
+
+def open_broker(config: Config, address: str) -> tuple[Broker, Journal]:
+    """A broker with all that its file has. It owns the file: nobody else can open it meanwhile."""
+    database = Database(config.data, durability=cast("Durability", config.durability), owner=address)
+    journal = Journal(database)
+    broker = Broker(journal, is_strict_unbind=config.strict_unbind, memory_limit=config.memory_bytes)
+    try:
+        broker.begin(time.time_ns() // 1_000_000)
+        recover(broker, journal)
+        if config.definitions is not None:
+            import_definitions(broker, Topology.from_definitions(config.definitions))
+    except BaseException:
+        journal.close()
+        raise
+    return broker, journal
+
+
+def recover(broker: Broker, journal: Journal) -> None:
+    topology, states, last_id = journal.recover()
+    broker.last_id = max(broker.last_id, last_id)
+    for name in topology.vhosts:
+        vhost = broker.vhosts[name] = VirtualHost(name, broker, topology)
+        for queue in vhost.router.registry.queues.values():
+            state = states[name, queue.name]
+            rules = QueueRules.of(queue, vhost.router.registry.queue_policy(queue.name))
+            vhost.open_queue(queue, state.id, rules).recover(state.counts, state.size, state.delivered_to, state.next_expiry)
+    users, permissions = journal.accounts()
+    broker.accounts.users.update((user.name, user) for user in users)
+    for permission in permissions:
+        broker.accounts.set_permission(permission)
+    if not users:
+        broker.set_user(User.with_password("guest", "guest", ("administrator",)))
+        broker.set_permission(Permission("guest", DEFAULT_VHOST))

@@ -1,0 +1,371 @@
+"""What a broker has to write, collected while the batch before it goes to disk: group commit, without a timer.
+
+Three steps, of which only the last one waits for the disk: changes are collected (`add`, `remove`, …); `write` puts all
+that was collected into one transaction; `commit` ends it, in a thread of its own if the caller likes. What is removed
+before it was written is never written. A batch that fails, for example because the disk is full, is written again as a
+whole by the next `write`.
+"""
+
+from __future__ import annotations
+
+import json
+import sqlite3
+from collections.abc import Callable, Collection, Sequence
+from dataclasses import dataclass, field
+from functools import partial
+from typing import Protocol
+
+from holtmq.message import ALONE, ID_CLOCK_BITS, SHARED, StoredRow
+from holtmq.store.accounts import AccountStore
+from holtmq.store.database import Database, translated
+from holtmq.store.declarations import Declarations
+from holtmq.store.keys import RoutingKeys
+from holtmq.store.messages import FREE_MESSAGE, MessageStore
+from holtmq.topology import Binding, Exchange, Policy, Queue, Removal, Topology
+from holtmq.users import Permission, TopicPermission, User
+
+ADD_MESSAGE = """
+INSERT INTO messages (id, queue_id, exchange, key_id, priority, created_at, expires_at, raw_properties, body, is_transient)
+VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?)
+"""
+ADD_DELIVERY = "INSERT INTO deliveries VALUES (?, ?, 0, ?, ?, 0, NULL, ?, NULL, NULL)"
+READ = """
+SELECT messages.id, exchange, key, deliveries.priority, deliveries.expires_at, attempts, headers, properties,
+       raw_properties, body
+FROM deliveries INDEXED BY ready
+JOIN messages ON messages.id = message_id JOIN routing_keys ON routing_keys.id = messages.key_id
+WHERE deliveries.queue_id = ? AND state = 0 AND deliveries.priority = ? AND message_id > ?
+ORDER BY message_id LIMIT ?
+"""
+PURGE = """
+DELETE FROM deliveries WHERE queue_id = ? AND state = 0 AND message_id NOT IN (SELECT value FROM json_each(?))
+RETURNING message_id
+"""
+
+
+class Origin(Protocol):
+    exchange: str
+    routing_key: str
+
+
+class Message(Protocol):
+    """What the journal has to know of a broker's message."""
+
+    id: int
+    size: int
+    copies: int
+    stored: int
+
+    @property
+    def origin(self) -> Origin: ...
+    @property
+    def is_persistent(self) -> bool: ...
+    @property
+    def raw_properties(self) -> bytes: ...
+    @property
+    def body(self) -> bytes: ...
+
+
+@dataclass(slots=True)
+class Batch:
+    """What goes to disk together."""
+
+    number: int
+    changes: list[Callable[[], object]] = field(default_factory=list)
+    """Changes of the topology and the like, in their order, before all messages."""
+    alone: dict[int, tuple[Message, int, int, int | None]] = field(default_factory=dict)
+    """By id: messages for one queue, with the queue's id, priority and expiry."""
+    shared: dict[int, tuple[Message, dict[int, tuple[int, int | None]]]] = field(default_factory=dict)
+    """By id: messages with a row for each of their queues, with priority and expiry there."""
+    removed_alone: list[tuple[int]] = field(default_factory=list)
+    removed: list[tuple[int, int]] = field(default_factory=list)
+    delivered: dict[int, int] = field(default_factory=dict)
+    size: int = 0
+    """The bytes of its bodies."""
+
+    def __bool__(self) -> bool:
+        return bool(self.alone or self.shared or self.removed_alone or self.removed or self.changes or self.delivered)
+
+
+@dataclass(frozen=True, slots=True)
+class QueueState:
+    """What the file has of a queue."""
+
+    id: int
+    counts: dict[int, int]
+    """Ready messages by priority."""
+    size: int
+    delivered_to: int
+    next_expiry: int | None
+
+
+class Journal:
+    def __init__(self, database: Database) -> None:
+        self._database = database
+        self._declarations = Declarations(database)
+        self._accounts = AccountStore(database)
+        self._keys = RoutingKeys(database)
+        self._reader = database.connection if database.path == ":memory:" else database.another_connection()
+        self._collecting = Batch(1)
+        self._writing: Batch | None = None
+        self._is_begun = False
+        self._next_queue_id = 1
+        self._last_transient_id = 0
+        database.on_rollback.append(self._keys.forget)
+
+    @property
+    def batch(self) -> int:
+        return self._collecting.number
+
+    @property
+    def has_changes(self) -> bool:
+        return bool(self._collecting)
+
+    @property
+    def size(self) -> int:
+        """The bytes of bodies that wait for the disk."""
+        return self._collecting.size + (self._writing.size if self._writing else 0)
+
+    @property
+    def is_writing(self) -> bool:
+        return self._writing is not None
+
+    # Collecting
+
+    def add(self, message: Message, queue_id: int, priority: int, expires_at: int | None, *, is_paged: bool) -> None:
+        batch = self._collecting
+        if message.copies == 1 and not is_paged:
+            message.stored = ALONE
+            batch.alone[message.id] = (message, queue_id, priority, expires_at)
+            batch.size += message.size
+            return
+        if message.id not in batch.shared:
+            message.stored = SHARED
+            batch.shared[message.id] = (message, {})
+            batch.size += message.size
+        batch.shared[message.id][1][queue_id] = (priority, expires_at)
+
+    def remove(self, message: Message, queue_id: int) -> None:
+        batch = self._collecting
+        if message.stored == ALONE:
+            if batch.alone.pop(message.id, None) is None:
+                batch.removed_alone.append((message.id,))
+            else:
+                batch.size -= message.size
+            return
+        waiting = batch.shared.get(message.id)
+        if waiting is None or waiting[1].pop(queue_id, None) is None:
+            batch.removed.append((message.id, queue_id))
+        elif not waiting[1]:
+            del batch.shared[message.id]
+            batch.size -= message.size
+
+    def delivered(self, queue_id: int, up_to: int) -> None:
+        if up_to > self._collecting.delivered.get(queue_id, 0):
+            self._collecting.delivered[queue_id] = up_to
+
+    def purge(self, queue_id: int, but: Collection[int]) -> None:
+        batch = self._collecting
+        for message_id, (message, deliveries) in list(batch.shared.items()):
+            if message_id not in but and deliveries.pop(queue_id, None) is not None and not deliveries:
+                del batch.shared[message_id]
+                batch.size -= message.size
+        self._change(self._purge, queue_id, json.dumps(list(but)))
+
+    def _purge(self, queue_id: int, but: str) -> None:
+        connection = self._database.connection
+        removed = connection.execute(PURGE, (queue_id, but)).fetchall()
+        connection.executemany(FREE_MESSAGE, [(message_id, message_id) for (message_id,) in removed])
+
+    def add_exchange(self, exchange: Exchange) -> None:
+        self._change(self._declarations.add_exchange, exchange)
+
+    def add_queue(self, queue: Queue) -> int:
+        if not queue.durable or queue.exclusive:
+            self._last_transient_id -= 1
+            return self._last_transient_id
+        queue_id, self._next_queue_id = self._next_queue_id, self._next_queue_id + 1
+        self._change(partial(self._declarations.add_queue, queue, queue_id))
+        return queue_id
+
+    def add_binding(self, binding: Binding) -> None:
+        self._change(self._declarations.add_binding, binding)
+
+    def remove_parts(self, removal: Removal) -> None:
+        self._change(self._declarations.remove, removal)
+
+    def set_policy(self, policy: Policy) -> None:
+        self._change(self._declarations.set_policy, policy)
+
+    def remove_policy(self, vhost: str, name: str) -> None:
+        self._change(self._declarations.remove_policy, vhost, name)
+
+    def add_vhost(self, name: str) -> None:
+        self._change(self._declarations.add_vhost, name)
+
+    def remove_vhost(self, name: str) -> None:
+        self._change(self._declarations.remove_vhost, name)
+
+    def set_user(self, user: User) -> None:
+        self._change(self._accounts.set_user, user)
+
+    def remove_user(self, name: str) -> None:
+        self._change(self._accounts.remove_user, name)
+
+    def set_permission(self, permission: Permission | TopicPermission) -> None:
+        self._change(self._accounts.set_permission, permission)
+
+    def remove_permission(self, permission: Permission | TopicPermission) -> None:
+        self._change(self._accounts.remove_permission, permission)
+
+    def _change(self, change: Callable[..., object], *arguments: object) -> None:
+        self._collecting.changes.append(partial(change, *arguments) if arguments else change)
+
+    # Writing
+
+    def write(self) -> None:
+        """Put what was collected, or what could not be written before, into a transaction."""
+        assert not self._is_begun
+        if self._writing is None:
+            self._writing, self._collecting = self._collecting, Batch(self._collecting.number + 1)
+        connection = self._database.connection
+        self._database.begin()
+        self._is_begun = True
+        try:
+            self._write(connection, self._writing)
+        except sqlite3.Error as error:
+            self._give_up()
+            raise translated(error, self._database.path) from error
+
+    def commit(self) -> int:
+        """Wait until the disk has it; the number of the batch."""
+        assert self._is_begun
+        try:
+            self._database.connection.execute("COMMIT")
+        except sqlite3.Error as error:
+            self._give_up()
+            raise translated(error, self._database.path) from error
+        self._database.end()
+        self._is_begun = False
+        assert self._writing is not None
+        number, self._writing = self._writing.number, None
+        return number
+
+    def _write(self, connection: sqlite3.Connection, batch: Batch) -> None:
+        intern, many = self._keys.intern, connection.executemany
+        for change in batch.changes:
+            change()
+        rows = [
+            (
+                message.id, queue_id, message.origin.exchange, intern(message.origin.routing_key), priority,
+                message.id >> ID_CLOCK_BITS, expires_at, message.raw_properties, message.body, None,
+            )
+            for message, queue_id, priority, expires_at in batch.alone.values()
+        ]  # fmt: skip
+        many(ADD_MESSAGE, rows)
+        if batch.shared:
+            self._write_shared(connection, batch)
+        if batch.removed_alone:
+            many("DELETE FROM messages WHERE id = ?", batch.removed_alone)
+        if batch.removed:
+            many("DELETE FROM deliveries WHERE message_id = ? AND queue_id = ?", batch.removed)
+            many(FREE_MESSAGE, [(message_id, message_id) for message_id, _ in batch.removed])
+        if batch.delivered:
+            many("UPDATE queues SET delivered_to = max(delivered_to, ?2) WHERE id = ?1", list(batch.delivered.items()))
+
+    def _write_shared(self, connection: sqlite3.Connection, batch: Batch) -> None:
+        intern = self._keys.intern
+        messages, deliveries = [], []
+        for message, queues in batch.shared.values():
+            key_id = intern(message.origin.routing_key)
+            is_transient = not message.is_persistent or all(queue_id < 0 for queue_id in queues)
+            messages.append((
+                message.id, None, message.origin.exchange, key_id, 0, message.id >> ID_CLOCK_BITS, None,
+                message.raw_properties, message.body, 1 if is_transient else None,
+            ))  # fmt: skip
+            deliveries += [
+                (message.id, queue_id, priority, key_id, expires_at) for queue_id, (priority, expires_at) in queues.items()
+            ]
+        # A queue may ask for a message to be filed after another one had it filed in an earlier batch.
+        connection.executemany(ADD_MESSAGE.replace("INSERT", "INSERT OR IGNORE", 1), messages)
+        connection.executemany(ADD_DELIVERY, deliveries)
+
+    def _give_up(self) -> None:
+        self._database.roll_back()
+        self._is_begun = False
+
+    # Reading
+
+    def read(self, queue_id: int, priority: int, after_id: int, limit: int, most_bytes: int) -> Sequence[StoredRow]:
+        rows, size = [], 0
+        for values in self._reader.execute(READ, (queue_id, priority, after_id, limit)):
+            row = StoredRow(*values)
+            rows.append(row)
+            size += len(row.body)
+            if size >= most_bytes:
+                break
+        return rows
+
+    def recover(self) -> tuple[Topology, dict[tuple[str, str], QueueState], int]:
+        """What the file has: the topology, each queue by vhost and name, and the highest id of a message so far.
+
+        What does not outlive a broker goes first; what an embedded consumer had locked is ready again.
+        """
+        database = self._database
+        with database.transaction() as connection:
+            connection.execute(
+                "DELETE FROM deliveries WHERE message_id IN (SELECT id FROM messages WHERE is_transient = 1) OR queue_id < 0"
+            )
+            connection.execute("DELETE FROM messages WHERE is_transient = 1")
+            connection.execute(
+                "DELETE FROM messages WHERE id > (SELECT indexed_to FROM state) AND queue_id IS NOT NULL "
+                "AND queue_id NOT IN (SELECT id FROM queues)"
+            )
+            MessageStore(database, self._keys).index_arrivals(connection)
+            connection.execute("UPDATE deliveries SET state = 0, due_at = NULL, locked_at = NULL WHERE state = 1")
+            connection.execute(
+                "UPDATE deliveries SET priority = (SELECT coalesce(json_extract(arguments, '$.\"x-max-priority\"'), 0) "
+                "FROM queues WHERE id = queue_id) WHERE state = 0 AND priority > 0 AND priority > "
+                "(SELECT coalesce(json_extract(arguments, '$.\"x-max-priority\"'), 0) FROM queues WHERE id = queue_id)"
+            )
+            (last_id,) = connection.execute(
+                "SELECT max((SELECT coalesce(max(id), 0) FROM messages), indexed_to) FROM state"
+            ).fetchone()
+            (self._next_queue_id,) = connection.execute(
+                "SELECT coalesce((SELECT seq FROM sqlite_sequence WHERE name = 'queues'), 0) + 1"
+            ).fetchone()
+            return self._declarations.load(), self._queue_states(connection), last_id
+
+    def _queue_states(self, connection: sqlite3.Connection) -> dict[tuple[str, str], QueueState]:
+        counts: dict[int, dict[int, int]] = {}
+        for queue_id, priority, number in connection.execute(
+            "SELECT queue_id, priority, count(*) FROM deliveries WHERE state = 0 GROUP BY queue_id, priority"
+        ):
+            counts.setdefault(queue_id, {})[priority] = number
+        expiries = dict(
+            connection.execute(
+                "SELECT queue_id, min(expires_at) FROM deliveries WHERE expires_at IS NOT NULL GROUP BY queue_id"
+            )
+        )
+        sizes = dict(
+            connection.execute(
+                "SELECT deliveries.queue_id, sum(length(body)) FROM deliveries JOIN messages ON messages.id = message_id "
+                "WHERE state = 0 AND deliveries.queue_id IN (SELECT id FROM queues "
+                "WHERE json_extract(arguments, '$.\"x-max-length-bytes\"') IS NOT NULL) GROUP BY deliveries.queue_id"
+            )
+        )
+        queues = connection.execute("SELECT vhost, name, id, delivered_to FROM queues").fetchall()
+        return {
+            (vhost, name): QueueState(
+                queue_id, counts.get(queue_id, {}), sizes.get(queue_id, 0), delivered_to, expiries.get(queue_id)
+            )
+            for vhost, name, queue_id, delivered_to in queues
+        }
+
+    def accounts(self) -> tuple[list[User], list[Permission | TopicPermission]]:
+        return self._accounts.load()
+
+    def close(self) -> None:
+        if self._reader is not self._database.connection:
+            self._reader.close()
+        self._database.close()

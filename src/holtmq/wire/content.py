@@ -1,0 +1,164 @@
+"""The content of a message: its properties (AMQP 0-9-1 §4.2.6) and its body, kept as the frames that they travel in.
+
+A broker looks at few properties and changes fewer, so a `Content` is the bytes of the header frame and of one body frame,
+whatever its length: what came in goes out again. Where channel or frame size differ, `on_channel` makes it fit.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from datetime import UTC, datetime
+from functools import cached_property
+from typing import Any, TypeAlias
+
+from holtmq.errors import FrameError
+from holtmq.table import FieldValue
+from holtmq.wire.frames import BASIC, BODY, CONTENT_START, FRAME_START, HEADER, OVERHEAD
+from holtmq.wire.tables import LAST_SECOND, decode_short_string, decode_table, encode_table, short_string
+
+Content: TypeAlias = bytes
+NAMES = (
+    "content_type", "content_encoding", "headers", "delivery_mode", "priority", "correlation_id", "reply_to", "expiration",
+    "message_id", "timestamp", "type", "user_id", "app_id", "cluster_id",
+)  # fmt: skip
+"""The properties of class basic, in the order of their flags from the highest bit down."""
+PERSISTENT = 2
+PROPERTIES_AT = CONTENT_START.size
+"""Where in a header frame the properties start, flags first."""
+
+
+class Properties:
+    """The properties of a message from their bytes: flags, then the values of those that are set.
+
+    What routing and queues ask for is read at once; headers, which are long and seldom needed, when somebody asks.
+    """
+
+    def __init__(self, raw: bytes) -> None:
+        if len(raw) < 2:
+            raise FrameError(f"expected the flags of a message's properties, got {len(raw)} bytes")
+        self.raw = raw
+        self._headers_at: int | None = None
+        self._values: dict[str, Any] = {}
+        flags, at = int.from_bytes(raw[:2], "big"), 2
+        if flags & 3:
+            raise FrameError(f"expected flags of the 14 properties of class basic, got {flags:#06x}")
+        for name in NAMES:
+            if flags & 0x8000:
+                at = self._read(name, at)
+            flags <<= 1
+        if at != len(raw):
+            raise FrameError(f"expected the properties to end after {at} bytes, got {len(raw)}")
+        self.is_persistent: bool = self._values.get("delivery_mode") == PERSISTENT
+        self.priority: int | None = self._values.get("priority")
+        self.expiration: str | None = self._values.get("expiration")
+        self.user_id: str | None = self._values.get("user_id")
+        self.reply_to: str | None = self._values.get("reply_to")
+        self.has_headers = self._headers_at is not None
+        self.adds_keys = self.has_headers and (b"\x02CC" in raw or b"\x03BCC" in raw)
+        """Whether the headers may name more routing keys."""
+        self.has_terms = bool(self.expiration is not None or self.priority)
+        """Whether a queue has to look at more than the order of arrival."""
+        self.is_plain = not (self.has_headers or self.has_terms or self.user_id or self.reply_to)
+        """Whether nothing here changes where the message goes or what becomes of it."""
+
+    @cached_property
+    def headers(self) -> dict[str, FieldValue]:
+        return {} if self._headers_at is None else decode_table(self.raw, self._headers_at)[0]
+
+    def to_dict(self) -> dict[str, Any]:
+        """All properties that are set, by name."""
+        present = self._values if self._headers_at is None else {**self._values, "headers": self.headers}
+        return {name: present[name] for name in NAMES if name in present}
+
+    def raw_headers(self) -> bytes:
+        """The table of the headers as it came."""
+        if self._headers_at is None:
+            return bytes(4)
+        return self.raw[self._headers_at : self._headers_end]
+
+    def _read(self, name: str, at: int) -> int:
+        raw = self.raw
+        match name:
+            case "headers":
+                if at + 4 > len(raw):
+                    raise FrameError("expected a table of headers, got the end of the properties")
+                self._headers_at = at
+                self._headers_end = at + 4 + int.from_bytes(raw[at : at + 4], "big")
+                if self._headers_end > len(raw):
+                    raise FrameError(f"expected headers within {len(raw)} bytes, got a table up to byte {self._headers_end}")
+                return self._headers_end
+            case "delivery_mode" | "priority":
+                if at >= len(raw):
+                    raise FrameError(f"expected {name}, got the end of the properties")
+                self._values[name] = raw[at]
+                return at + 1
+            case "timestamp":
+                if at + 8 > len(raw):
+                    raise FrameError("expected a timestamp, got the end of the properties")
+                seconds = int.from_bytes(raw[at : at + 8], "big")
+                self._values[name] = datetime.fromtimestamp(seconds, UTC) if seconds <= LAST_SECOND else seconds
+                return at + 8
+            case _:
+                self._values[name], after = decode_short_string(raw, at)
+                return after
+
+
+def encode_properties(properties: Mapping[str, Any]) -> bytes:
+    """The bytes of properties by name; `headers` may be a table or, already encoded, its bytes."""
+    flags, values = 0, []
+    for name in NAMES:
+        flags <<= 1
+        value = properties.get(name)
+        if value is None:
+            continue
+        flags |= 1
+        match name:
+            case "headers":
+                values.append(value if isinstance(value, bytes) else encode_table(value))
+            case "delivery_mode" | "priority":
+                values.append(bytes((value,)))
+            case "timestamp":
+                seconds = int(value.timestamp()) if isinstance(value, datetime) else value
+                values.append(seconds.to_bytes(8, "big"))
+            case _:
+                values.append(short_string(value))
+    return (flags << 2).to_bytes(2, "big") + b"".join(values)
+
+
+def make_content(raw_properties: bytes, body: bytes, channel: int = 1) -> Content:
+    """Content put together from its parts."""
+    header_size = CONTENT_START.size - FRAME_START.size + len(raw_properties)
+    header = CONTENT_START.pack(HEADER, channel, header_size, BASIC, 0, len(body)) + raw_properties + b"\xce"
+    if not body:
+        return header
+    return b"".join((header, FRAME_START.pack(BODY, channel, len(body)), body, b"\xce"))
+
+
+def raw_properties_of(content: Content) -> bytes:
+    return content[PROPERTIES_AT : _body_at(content) - 1]
+
+
+def body_of(content: Content) -> bytes:
+    return content[_body_at(content) + FRAME_START.size : -1]
+
+
+def on_channel(content: Content, channel: int, frame_max: int) -> bytes:
+    """The frames for a channel, the body in pieces for a peer that takes frames of so many bytes."""
+    number, body_at = channel.to_bytes(2, "big"), _body_at(content)
+    header = b"".join((b"\x02", number, content[3:body_at]))
+    start, end = body_at + FRAME_START.size, len(content) - 1
+    largest = frame_max - OVERHEAD
+    if start >= end:
+        return header
+    if end - start <= largest:
+        return b"".join((header, b"\x03", number, content[body_at + 3 :]))
+    pieces = [header]
+    for at in range(start, end, largest):
+        piece = content[at : min(at + largest, end)]
+        pieces += (FRAME_START.pack(BODY, channel, len(piece)), piece, b"\xce")
+    return b"".join(pieces)
+
+
+def _body_at(content: Content) -> int:
+    """Where the frame of the body starts, if there is one."""
+    return int.from_bytes(content[3:7], "big") + OVERHEAD
