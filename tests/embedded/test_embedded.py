@@ -145,7 +145,7 @@ def test_space_is_given_back(tmp_path: Path) -> None:
         queue.put_many([(b"x" * 1000, f"k.{n}") for n in range(5000)])
         queue.purge()
         mq.vacuum()
-        assert path.stat().st_size <= empty + 100_000
+        assert path.stat().st_size <= empty + 200_000
         queue.put("again", "k.1")
         message = queue.pop("k.*")
         assert message is not None

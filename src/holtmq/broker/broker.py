@@ -50,6 +50,7 @@ class Broker:
         self.memory = 0
         """The bytes of bodies that queues keep in memory."""
         self.is_short_of_memory = False
+        self._crowded: list[MessageQueue] = []
         self._memory_limit = memory_limit
         self._timers: list[tuple[int, int, MessageQueue]] = []
         self._numbers = count(1)
@@ -146,14 +147,22 @@ class Broker:
 
     def end(self) -> None:
         """Finish a turn: messages to consumers, confirms to publishers."""
+        self._crowded = [queue for queue in self._crowded if queue.is_crowded]
         while self.awake:
             awake, self.awake = self.awake, []
             for queue in awake:
                 queue.dispatch()
                 self.memory += queue.uncounted_memory()
+                if queue.is_crowded and queue not in self._crowded:
+                    self._crowded.append(queue)
         self.is_short_of_memory = self.memory > self._memory_limit
         if self.unconfirmed:
             self._confirm()
+
+    @property
+    def is_crowded(self) -> bool:
+        """Whether publishers keep busy consumers from catching up."""
+        return bool(self._crowded)
 
     @property
     def next_timer(self) -> int | None:

@@ -25,6 +25,10 @@ if TYPE_CHECKING:
 WINDOW_BYTES = 16 * 1024 * 1024
 WINDOW_MESSAGES = 20_000
 """How much a queue keeps in memory of what waits; a tenth of it where the broker as a whole is short of memory."""
+CROWD_MESSAGES = 5_000
+BUSY_MESSAGES = 20
+BUSY_MS = 50
+"""Where so many wait although consumers took so many at once not long ago, publishers are asked to step back for a moment."""
 CHUNK_MESSAGES = 1000
 CHUNK_BYTES = 1024 * 1024
 """How much is handed to consumers at once, before it is asked again whether they keep up."""
@@ -90,6 +94,7 @@ class MessageQueue:
         self._counted_memory = 0
         self._paged_bytes = 0
         self._turn = 0
+        self._busy_until = 0
         self._timer: int | None = None
         self._used_at = host.now_ms
         self._lanes: list[Lane] = []
@@ -112,6 +117,11 @@ class MessageQueue:
     def message_count(self) -> int:
         """Ready messages."""
         return sum(map(len, self._lanes))
+
+    @property
+    def is_crowded(self) -> bool:
+        """Whether many wait although consumers take a lot."""
+        return len(self._lanes[-1]) > CROWD_MESSAGES and self._host.now_ms < self._busy_until
 
     def uncounted_memory(self) -> int:
         """By how many bytes of bodies in memory it grew since this was last asked."""
@@ -193,12 +203,14 @@ class MessageQueue:
     def dispatch(self) -> None:
         """Hand messages to the consumers that have room, one each in turn."""
         self.is_awake = False
+        handed = 0
         while ready := self._consumers_with_room():
             chunk = self._chunk()
             share = min(min(consumer.room() for consumer in ready), max(1, chunk // len(ready)))
             messages = self.take(share * len(ready))
             if not messages:
                 break
+            handed += len(messages)
             number, redelivered = len(ready), self._returns
             if number == 1:
                 ready[0].channel.deliver(ready[0], messages, redelivered)
@@ -209,6 +221,8 @@ class MessageQueue:
                     consumer.channel.deliver(consumer, mine, redelivered)
             self._turn += len(messages)
         self._settle_pace()
+        if handed >= BUSY_MESSAGES:
+            self._busy_until = self._host.now_ms + BUSY_MS
 
     def take(self, limit: int) -> list[Message]:
         """Remove up to so many messages from the front; those whose time is over go to the dead letters on the way."""

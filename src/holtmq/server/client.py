@@ -92,6 +92,7 @@ class Client(asyncio.Protocol):
             self.connection.fail_inside()
         if self.connection.state >= State.CLOSING:
             self._leave()
+        self.server.received(len(data))
 
     def eof_received(self) -> None:
         self._transport.close()
@@ -122,13 +123,23 @@ class Client(asyncio.Protocol):
 
     def flush(self) -> None:
         """Send what there is to send; called when a turn has ended, and nothing has to wait for the disk."""
+        if self._transport.is_closing():
+            return
         self._has_sent = True
+        was_full = not self.connection.is_writable
         self._transport.write(self.connection.take_output())
+        if was_full and self.connection.is_writable:
+            self.resume()
         if self.connection.state == State.CLOSED:
             self._transport.close()
 
     def has_output(self) -> None:
         self.server.will_flush(self)
+
+    @property
+    def only_publishes(self) -> bool:
+        channels = self.session.channels.values() if self.session is not None else ()
+        return self.is_publisher and not any(channel.consumers or channel.unsettled for channel in channels)
 
     def hold_back(self, *, is_held: bool) -> None:
         """Stop or go on reading what the client sends."""

@@ -28,8 +28,12 @@ log = logging.getLogger(__name__)
 
 JOURNAL_BYTES = 64 * 1024 * 1024
 """From so many bytes on that wait for the disk, publishers are held back, until it is a half."""
+TURN_BYTES = 256 * 1024
+"""A turn that took in so much ends at once."""
 RETRY_S = 1.0
 STOP_S = 5.0
+STEP_BACK_S = 0.02
+"""The longest that publishers wait for consumers to catch up before they may send some more."""
 CAPABILITIES = (
     "publisher_confirms", "exchange_exchange_bindings", "basic.nack", "consumer_cancel_notify", "connection.blocked",
     "consumer_priorities", "authentication_failure_close", "per_consumer_qos", "direct_reply_to",
@@ -53,9 +57,12 @@ class Server:
         self._disk = ThreadPoolExecutor(1, "holtmq-disk")
         self._commit: asyncio.Future[int] | None = None
         self._is_in_turn = False
+        self._turn_bytes = 0
         self._to_flush: list[Client] = []
         self._waiting: list[Client] = []
         self._blocked_for: str | None = None
+        self._stepped_back: list[Client] = []
+        self._step_forward_timer: asyncio.TimerHandle | None = None
         self._timer: asyncio.TimerHandle | None = None
         self._timer_at = 0
         self._is_stopping = False
@@ -117,10 +124,19 @@ class Server:
     def begin_turn(self) -> None:
         if not self._is_in_turn:
             self._is_in_turn = True
+            self._turn_bytes = 0
             self.broker.begin(time.time_ns() // 1_000_000)
             self._loop.call_soon(self._end_turn)
 
+    def received(self, size: int) -> None:
+        """So many bytes were carried out. libuv may read one socket many times in a round: that is too much for a turn."""
+        self._turn_bytes += size
+        if self._turn_bytes >= TURN_BYTES:
+            self._end_turn()
+
     def _end_turn(self) -> None:
+        if not self._is_in_turn:
+            return
         self._is_in_turn = False
         self.broker.end()
         to_flush, self._to_flush = self._to_flush, []
@@ -135,6 +151,27 @@ class Server:
             self._journal_to_disk()
         self._watch_journal()
         self._set_timer()
+        if self.broker.is_crowded:
+            self._step_back()
+        elif self._stepped_back:
+            self._step_forward()
+
+    def _step_back(self) -> None:
+        """Let consumers catch up: who only publishes is not read for a moment. There is no harm in it, as they are what
+        limits the throughput; without it the queue would grow beyond its window and the disk would have to take part."""
+        if not self._stepped_back and self._blocked_for is None:
+            self._stepped_back = [client for client in self.clients if client.only_publishes]
+            for client in self._stepped_back:
+                client.hold_back(is_held=True)
+            self._step_forward_timer = self._loop.call_later(STEP_BACK_S, self._step_forward)
+
+    def _step_forward(self) -> None:
+        if self._step_forward_timer is not None:
+            self._step_forward_timer.cancel()
+        clients, self._stepped_back = self._stepped_back, []
+        if self._blocked_for is None:
+            for client in clients:
+                client.hold_back(is_held=False)
 
     def will_flush(self, client: Client) -> None:
         self._to_flush.append(client)
