@@ -72,6 +72,7 @@ class Channel:
         self.journal_batch = 0
         """The last batch of the journal that has a message of this channel in it."""
         self.awaits_confirm = False
+        self._refused: set[int] = set()
         self._next_tag = 1
         self._consumer_prefetch = 0
         self._transaction: Transaction | None = None
@@ -128,6 +129,7 @@ class Channel:
     def _await_confirm(self, message: Message, *, is_taken: bool) -> None:
         self.published += 1
         if not is_taken:
+            self._refused.add(self.published)
             self.outlet.refuse(self.published)
         elif message.stored:
             self.journal_batch = self.broker.journal.batch
@@ -137,9 +139,15 @@ class Channel:
 
     def confirm(self, up_to: int) -> None:
         """All that was published up to this one is where it should be."""
+        last = up_to
+        while last in self._refused:
+            last -= 1
+        if last > self.confirmed:
+            self.outlet.confirm(last, multiple=last > self.confirmed + 1)
         if up_to > self.confirmed:
-            self.outlet.confirm(up_to, multiple=up_to > self.confirmed + 1)
             self.confirmed = up_to
+            if self._refused:
+                self._refused = {tag for tag in self._refused if tag > up_to}
 
     def _resolve(self, publication: Publication) -> None:
         """Find the route anew: the first time, and after any change of topology or rights."""

@@ -243,7 +243,7 @@ class MessageQueue:
     def _pop_checked(self, lane: Lane) -> Message | None:
         message = lane.pop()
         terms = self._terms.get(message.id)
-        if terms is not None and terms.expires_at is not None and terms.expires_at <= self._host.now_ms:
+        if terms is not None and terms.expires_at is not None and terms.expires_at < self._host.now_ms:
             self._memory -= message.size
             self._die(message, "expired")
             return None
@@ -353,7 +353,7 @@ class MessageQueue:
                 first = lane.first()
                 assert first is not None
                 terms = self._terms.get(first.id)
-                if terms is None or terms.expires_at is None or terms.expires_at > now:
+                if terms is None or terms.expires_at is None or terms.expires_at >= now:
                     break
                 self._pop_checked(lane)
         self._settle_pace()
@@ -367,9 +367,10 @@ class MessageQueue:
                 self._set_timer(terms.expires_at)
 
     def _set_timer(self, at_ms: int) -> None:
+        """Come back after this time; up to it and in it, a message that is to live for no time can still be handed over."""
         if self._timer is None or at_ms < self._timer:
-            self._timer = at_ms
-            self._host.schedule(self, at_ms)
+            self._timer = at_ms + 1
+            self._host.schedule(self, self._timer)
 
     def _consumers_with_room(self) -> list[Consumer]:
         """Those whose turn it is: of the highest priority among the consumers that can take something."""

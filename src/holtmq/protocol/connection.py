@@ -215,7 +215,7 @@ class Connection:
         end = len(data)
         unpack_frame, unpack_content = FRAME_START.unpack_from, CONTENT_START.unpack_from
         publications = self._publications
-        while end - at >= OVERHEAD:
+        while end - at >= FRAME_START.size:
             kind, number, size = unpack_frame(data, at)
             after = at + size + OVERHEAD
             if after > end:
@@ -350,8 +350,8 @@ class Connection:
     def _open_channel(self, number: int, method: Method) -> None:
         if not isinstance(method, ChannelOpen):
             raise ChannelNumberError(f"expected channel.open on channel {number}, which is not open, got {method.label()}")
-        if number > self.channel_max:
-            raise NotAllowedError(f"expected channels up to {self.channel_max}, got {number}")
+        if len(self.channels) >= self.channel_max:
+            raise NotAllowedError(f"number of channels opened has reached the negotiated channel_max of {self.channel_max}")
         channel = Channel(self, number)
         channel.target = self._handler.open_channel(channel)
         self.channels[number] = channel

@@ -1,0 +1,79 @@
+"""Transactions."""
+
+from __future__ import annotations
+
+from holtmq.wire import methods as wire
+from tests.amqp_client import Channel
+from tests.conformance.behaviour.rule import Scene, closing, eventually, rule
+
+SECTION = "Transactions"
+
+
+def _transactional(scene: Scene) -> tuple[Channel, str]:
+    channel, queue = scene.channel(), scene.queue()
+    channel.declare(queue)
+    channel.call(wire.TxSelect(), wire.TxSelectOk)
+    return channel, queue
+
+
+@rule(SECTION, "what is published is there after the commit, not before", (0, [b"1", b"2"]))
+def publish(scene: Scene) -> object:
+    channel, queue = _transactional(scene)
+    channel.publish("", queue, b"1")
+    channel.publish("", queue, b"2")
+    channel.settle()
+    before = scene.channel().count(queue)
+    channel.call(wire.TxCommit(), wire.TxCommitOk)
+    return before, scene.channel().drain(queue)
+
+
+@rule(SECTION, "a rollback forgets what was published", 0)
+def roll_back(scene: Scene) -> object:
+    channel, queue = _transactional(scene)
+    channel.publish("", queue, b"1")
+    channel.call(wire.TxRollback(), wire.TxRollbackOk)
+    channel.call(wire.TxCommit(), wire.TxCommitOk)
+    return scene.channel().count(queue)
+
+
+@rule(SECTION, "an ack counts after the commit; a rollback makes it undone", (1, 0))
+def ack(scene: Scene) -> object:
+    channel, queue = _transactional(scene)
+    scene.channel().put(queue, b"1")
+    channel.get(queue, no_ack=False)
+    channel.ack(1)
+    channel.call(wire.TxRollback(), wire.TxRollbackOk)
+    channel.close()
+    returned = eventually(lambda: scene.channel().count(queue), 1)
+    channel = channel.reopen()
+    channel.call(wire.TxSelect(), wire.TxSelectOk)
+    channel.get(queue, no_ack=False)
+    channel.ack(1)
+    channel.call(wire.TxCommit(), wire.TxCommitOk)
+    channel.close()
+    return returned, scene.channel().count(queue)
+
+
+@rule(SECTION, "a channel closed without a commit", 0)
+def closed(scene: Scene) -> object:
+    channel, queue = _transactional(scene)
+    channel.publish("", queue, b"1")
+    channel.close()
+    return scene.channel().count(queue)
+
+
+@rule(SECTION, "commit and rollback without select", [("channel", 406, (90, 20)), ("channel", 406, (90, 30))])
+def without_select(scene: Scene) -> object:
+    one, other = scene.channel(), scene.channel()
+    return [
+        closing(lambda: one.call(wire.TxCommit(), wire.TxCommitOk)),
+        closing(lambda: other.call(wire.TxRollback(), wire.TxRollbackOk)),
+    ]
+
+
+@rule(SECTION, "confirms and transactions on one channel", [("channel", 406, (85, 10)), ("channel", 406, (90, 10))])
+def mixed(scene: Scene) -> object:
+    one, other = scene.channel(), scene.channel()
+    one.call(wire.TxSelect(), wire.TxSelectOk)
+    other.confirm()
+    return [closing(one.confirm), closing(lambda: other.call(wire.TxSelect(), wire.TxSelectOk))]
