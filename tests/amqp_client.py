@@ -257,7 +257,7 @@ class Channel:
     def declare_exchange(
         self,
         exchange: str,
-        type: str = "direct",
+        kind: str = "direct",
         *,
         passive: bool = False,
         durable: bool = False,
@@ -265,7 +265,7 @@ class Channel:
         internal: bool = False,
         arguments: Mapping[str, FieldValue] | None = None,
     ) -> None:
-        method = wire.ExchangeDeclare(0, exchange, type, passive, durable, auto_delete, internal, False, arguments or {})
+        method = wire.ExchangeDeclare(0, exchange, kind, passive, durable, auto_delete, internal, False, arguments or {})
         self.call(method, wire.ExchangeDeclareOk)
 
     def bind(self, queue: str, exchange: str, key: str = "", arguments: Mapping[str, FieldValue] | None = None) -> None:

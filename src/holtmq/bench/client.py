@@ -48,7 +48,8 @@ class Client(asyncio.Protocol):
 
     def __init__(self) -> None:
         self._transport: asyncio.Transport
-        self._rest = b""
+        self.rest = b""
+        """What came and was not looked at yet."""
         self._replies: asyncio.Queue[Method] = asyncio.Queue()
         self._can_write = asyncio.Event()
         self._can_write.set()
@@ -59,7 +60,7 @@ class Client(asyncio.Protocol):
     async def connect(cls, address: Address) -> Client:
         loop = asyncio.get_running_loop()
         _, client = await loop.create_connection(cls, address.host, address.port)
-        client._transport.write(PROTOCOL_HEADER)
+        client.write_soon(PROTOCOL_HEADER)
         await client.expect(wire.ConnectionStart)
         response = f"\0{address.user}\0{address.password}".encode()
         client.send(0, wire.ConnectionStartOk({}, "PLAIN", response, "en_US"))
@@ -118,7 +119,7 @@ class Client(asyncio.Protocol):
         if self.raw is not None:
             self.raw(data)
             return
-        data = self._rest + data
+        data = self.rest + data
         at = 0
         while len(data) - at >= OVERHEAD and self.raw is None:
             kind, _, size = FRAME_START.unpack_from(data, at)
@@ -128,7 +129,7 @@ class Client(asyncio.Protocol):
             if kind == METHOD:
                 self._replies.put_nowait(decode_method(data[at + FRAME_START.size : after - 1]))
             at = after
-        self._rest = data[at:]
+        self.rest = data[at:]
 
 
 class Producer:
@@ -155,6 +156,9 @@ class Producer:
     async def confirm(self) -> None:
         await self._client.call(wire.ConfirmSelect(), wire.ConfirmSelectOk)
         self._client.raw = self._take_confirms
+
+    def close(self) -> None:
+        self._client.close()
 
     def _take_confirms(self, data: bytes) -> None:
         data = self._rest + data
@@ -236,7 +240,10 @@ class Consumer:
         self._client.send(CHANNEL, wire.BasicConsume(0, queue, "c", no_ack=self._is_auto_ack))
         await self._client.expect(wire.BasicConsumeOk)
         self._client.raw = self._take
-        self._take(self._client._rest)
+        self._take(self._client.rest)
+
+    def close(self) -> None:
+        self._client.close()
 
     def _take(self, data: bytes) -> None:
         if self._rest:

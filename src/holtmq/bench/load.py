@@ -97,8 +97,10 @@ async def _run(address: Address, load: Load, progress: Progress | None) -> Resul
             await producer.confirm()
         producers.append(producer)
     result = await _measure(load, producers, consumers, progress)
-    for one in (*producers, *consumers):
-        one._client.close()  # noqa: SLF001
+    for producer in producers:
+        producer.close()
+    for consumer in consumers:
+        consumer.close()
     await _delete(control, exchange, load)
     control.close()
     return result

@@ -99,7 +99,7 @@ def exclusive_to_others(scene: Scene) -> object:
         lambda c: c.declare(queue, passive=True),
     ):
         channel = other.channel()
-        seen.append(code(lambda: attempt(channel)))
+        seen.append(code(attempt, channel))
     return seen
 
 
@@ -178,9 +178,9 @@ def unknown_type(scene: Scene) -> object:
 def other_exchange(scene: Scene) -> object:
     amqp, exchange, seen = scene.connect(), scene.exchange(), []
     amqp.channel().declare_exchange(exchange, "topic")
-    for change in ({"type": "fanout"}, {"durable": True}, {"auto_delete": True}, {"internal": True}):
+    for change in ({"kind": "fanout"}, {"durable": True}, {"auto_delete": True}, {"internal": True}):
         channel = amqp.channel(2)
-        seen.append(code(lambda: channel.declare_exchange(exchange, **{"type": "topic", **change})))
+        seen.append(code(channel.declare_exchange, exchange, **{"kind": "topic", **change}))
     return seen
 
 
@@ -244,7 +244,7 @@ def bad_arguments(scene: Scene) -> object:
         {"max_priority": 256}, {"overflow": "explode"}, {"dead_letter_exchange": 5}, {"dead_letter_routing_key": "k"},
     ):  # fmt: skip
         channel, queue = amqp.channel(), scene.queue()
-        seen.append(code(lambda: channel.declare(queue, **arguments)))
+        seen.append(code(channel.declare, queue, **arguments))
     return seen
 
 

@@ -25,7 +25,7 @@ def _after(scene: Scene, data: bytes, closing: Callable[[Callable[[], Any]], Any
 @rule(SECTION, "a protocol header of another version: the broker says its own and hangs up", b"AMQP\x00\x00\x09\x01")
 def other_version(scene: Scene) -> object:
     with raw_socket(scene.port) as connection:
-        connection.sendall(b"AMQP\x01\x01\x08\x00")
+        connection.sendall(b"AMQP\x00\x01\x00\x00")
         return connection.recv(8)
 
 

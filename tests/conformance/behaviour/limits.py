@@ -77,7 +77,7 @@ def limit_with_consumer(scene: Scene) -> object:
     return channel.bodies(20) == bodies
 
 
-@rule(SECTION, "more channels than agreed", ("connection", 530, (20, 10)))
+@rule(SECTION, "more channels than agreed", ("connection", 530, (20, 10)), rabbitmq=("connection", 530, (0, 0)))
 def too_many_channels(scene: Scene) -> object:
     amqp = scene.connect(channel_max=5)
     for number in range(1, 6):

@@ -17,7 +17,8 @@ def properties_survive(scene: Scene) -> object:
     channel.declare(queue)
     sent = {
         "content_type": "text/plain", "content_encoding": "utf-8", "delivery_mode": 2, "priority": 3,
-        "headers": {"a": 1, "b": "two", "c": [1, None, {"d": True}], "e": 1.5, "f": b"\xff", "g": datetime(2024, 1, 2, tzinfo=UTC)},
+        "headers": {"a": 1, "b": "two", "c": [1, None, {"d": True}], "e": 1.5, "f": b"\xff",
+                    "g": datetime(2024, 1, 2, tzinfo=UTC)},
         "correlation_id": "c", "reply_to": "r", "expiration": "60000", "message_id": "m",
         "timestamp": datetime(2024, 1, 2, 3, 4, 5, tzinfo=UTC), "type": "t", "user_id": "guest", "app_id": "a",
     }  # fmt: skip

@@ -91,10 +91,10 @@ def rule(
     return register
 
 
-def closing(action: Callable[[], Any]) -> Any:
+def closing(action: Callable[..., Any], *arguments: Any, **options: Any) -> Any:
     """What an action makes the broker close: channel or connection, the code, and class and method to blame."""
     try:
-        action()
+        action(*arguments, **options)
     except ClosedError as error:
         return error.scope, error.code, error.method
     except (ConnectionResetError, BrokenPipeError):
@@ -104,9 +104,9 @@ def closing(action: Callable[[], Any]) -> Any:
     return "nothing closed"
 
 
-def code(action: Callable[[], Any]) -> Any:
+def code(action: Callable[..., Any], *arguments: Any, **options: Any) -> Any:
     """The same, but the code alone."""
-    outcome = closing(action)
+    outcome = closing(action, *arguments, **options)
     return outcome if isinstance(outcome, str) else outcome[1]
 
 

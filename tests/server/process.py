@@ -1,0 +1,56 @@
+"""A broker in a process of its own, to be killed."""
+
+from __future__ import annotations
+
+import re
+import subprocess
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+STOP_TIMEOUT_S = 20.0
+
+
+class BrokerProcess:
+    """`holtmq serve` on a file; can be killed and started again."""
+
+    def __init__(self, data: Path, *options: str) -> None:
+        self.data = data
+        self._options = options
+        self.port = 0
+        self.start()
+
+    def start(self) -> None:
+        command = [sys.executable, "-m", "holtmq", "serve", "--data", str(self.data), "--amqp-port", "0", *self._options]
+        self.process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+        assert self.process.stdout is not None
+        line = self.process.stdout.readline()
+        found = re.search(r"amqp://127\.0\.0\.1:(\d+)", line)
+        if found is None:
+            self.process.kill()
+            _, errors = self.process.communicate()
+            raise RuntimeError(f"the broker did not start: {line} {errors}")
+        self.ready_line = line
+        self.port = int(found.group(1))
+
+    def kill(self) -> None:
+        """Without a warning, as a power cut would."""
+        self.process.kill()
+        self.process.communicate()
+
+    def stop(self) -> tuple[int, str]:
+        """As an operator would; the exit code and the log."""
+        self.process.terminate()
+        _, log = self.process.communicate(timeout=STOP_TIMEOUT_S)
+        return self.process.returncode, log
+
+
+@contextmanager
+def broker_process(data: Path, *options: str) -> Iterator[BrokerProcess]:
+    broker = BrokerProcess(data, *options)
+    try:
+        yield broker
+    finally:
+        if broker.process.poll() is None:
+            broker.kill()

@@ -1,0 +1,247 @@
+"""What was confirmed is there after a kill -9 at any moment."""
+
+from __future__ import annotations
+
+import random
+import sqlite3
+import threading
+import time
+from contextlib import suppress
+from pathlib import Path
+
+import pytest
+
+import holtmq
+from holtmq.errors import StoreOwnedError
+from holtmq.wire import methods as wire
+from tests.amqp_client import Amqp, Channel, ClosedError
+from tests.server.process import BrokerProcess, broker_process
+
+ROUNDS = 12
+
+
+class Traffic:
+    """Publishes numbered messages with confirms and acknowledges some of them, until the broker is gone."""
+
+    def __init__(self, port: int, queue: str, first: int) -> None:
+        self._port = port
+        self._queue = queue
+        self._next = first
+        self.confirmed: set[int] = set()
+        self.maybe_acked: set[int] = set()
+        self._threads = [threading.Thread(target=run) for run in (self._publish, self._consume)]
+        for thread in self._threads:
+            thread.start()
+
+    def join(self) -> None:
+        for thread in self._threads:
+            thread.join()
+
+    def _publish(self) -> None:
+        with suppress(OSError, ClosedError), Amqp(self._port) as amqp:
+            channel = amqp.channel()
+            channel.confirm()
+            first, published, confirmed = self._next, 0, 0
+            while True:
+                for _ in range(random.randint(1, 30)):
+                    published += 1
+                    self._next += 1
+                    channel.publish("", self._queue, b"%d" % (first + published), delivery_mode=2)
+                while confirmed < published:
+                    event = channel.next()
+                    assert isinstance(event.method, wire.BasicAck)
+                    assert event.method.multiple or event.method.delivery_tag == confirmed + 1
+                    self.confirmed.update(range(first + confirmed + 1, first + event.method.delivery_tag + 1))
+                    confirmed = event.method.delivery_tag
+
+    def _consume(self) -> None:
+        with suppress(OSError, ClosedError), Amqp(self._port) as amqp:
+            channel = amqp.channel()
+            channel.qos(50)
+            channel.consume(self._queue)
+            while True:
+                event = channel.next(timeout_s=60)
+                if random.random() < 0.8:
+                    self.maybe_acked.add(int(event.body))
+                    channel.ack(event.method.delivery_tag)
+                else:
+                    channel.nack(event.method.delivery_tag, requeue=True)
+
+
+def test_nothing_confirmed_is_lost_and_nothing_comes_twice(tmp_path: Path) -> None:
+    with broker_process(tmp_path / "broker.db", "--durability", "normal") as broker:
+        with Amqp(broker.port) as amqp:
+            amqp.channel().declare("q", durable=True)
+        due: set[int] = set()
+        gone: set[int] = set()
+        first = 0
+        for _ in range(ROUNDS):
+            traffic = Traffic(broker.port, "q", first)
+            time.sleep(random.uniform(0.05, 0.4))
+            broker.kill()
+            traffic.join()
+            first = traffic._next + 1
+            due |= traffic.confirmed
+            gone |= traffic.maybe_acked
+            broker.start()
+            left = _peek(broker.port, "q")
+            assert len(left) == len(set(left)), "a message is there twice"
+            assert due - set(left) <= gone, "a confirmed message is lost"
+            due &= set(left)
+        broker.stop()
+    assert sqlite3.connect(tmp_path / "broker.db").execute("PRAGMA integrity_check").fetchone() == ("ok",)
+
+
+def _peek(port: int, queue: str) -> list[int]:
+    """What is in a queue, without taking it."""
+    with Amqp(port) as amqp:
+        channel = amqp.channel()
+        count = channel.count(queue)
+        channel.consume(queue)
+        bodies = [int(body) for body in channel.bodies(count)]
+        assert channel.is_silent()
+        channel.close()
+    return bodies
+
+
+def test_what_is_acked_does_not_come_back(tmp_path: Path) -> None:
+    with broker_process(tmp_path / "broker.db") as broker:
+        with Amqp(broker.port) as amqp:
+            channel = amqp.channel(1)
+            channel.declare("q", durable=True)
+            _publish_confirmed(amqp.channel(2), "q", range(100))
+            for _ in range(60):
+                event = channel.get("q", no_ack=False)
+                assert event is not None
+                channel.ack(event.method.delivery_tag)
+            channel.settle()
+            _publish_confirmed(amqp.channel(2), "q", [100])  # its confirm comes with the acks before it on disk
+        broker.kill()
+        broker.start()
+        assert _peek(broker.port, "q") == list(range(60, 101))
+
+
+def _publish_confirmed(channel: Channel, queue: str, numbers: range | list[int]) -> None:
+    channel.confirm()
+    for number in numbers:
+        channel.publish("", queue, b"%d" % number, delivery_mode=2)
+    confirmed = 0
+    while confirmed < len(numbers):
+        event = channel.next()
+        assert isinstance(event.method, wire.BasicAck)
+        confirmed = event.method.delivery_tag
+    channel.close()
+
+
+def test_topology_survives_as_soon_as_it_is_told(tmp_path: Path) -> None:
+    with broker_process(tmp_path / "broker.db") as broker:
+        with Amqp(broker.port) as amqp:
+            channel = amqp.channel()
+            channel.declare_exchange("e", "headers", durable=True)
+            channel.declare("q", durable=True, max_length=5)
+            channel.bind("q", "e", "k", {"x-match": "any", "n": 1})
+            channel.bind("q", "e", "k", {"x-match": "any", "n": 2})
+            channel.declare("gone", durable=True)
+            channel.declare("transient")
+            channel.declare_exchange("transient", "fanout")
+            channel.delete("gone")
+        broker.kill()
+        broker.start()
+        with Amqp(broker.port) as amqp:
+            channel = amqp.channel()
+            channel.declare_exchange("e", "headers", durable=True)
+            channel.declare("q", durable=True, max_length=5)
+            for number in (1, 2, 3):
+                channel.publish("e", "k", b"%d" % number, headers={"n": number})
+            channel.settle()
+            assert channel.drain("q") == [b"1", b"2"]
+            for name in ("gone", "transient"):
+                with pytest.raises(ClosedError, match="404"):
+                    channel.declare(name, passive=True)
+                channel = channel.reopen()
+
+
+def test_transient_messages_do_not_survive_and_persistent_ones_are_marked(tmp_path: Path) -> None:
+    with broker_process(tmp_path / "broker.db") as broker:
+        with Amqp(broker.port) as amqp:
+            channel = amqp.channel()
+            channel.declare("q", durable=True)
+            channel.publish("", "q", b"transient", delivery_mode=1)
+            channel.settle()
+            _publish_confirmed(amqp.channel(2), "q", [1, 2])
+            assert channel.get("q", no_ack=False) is not None
+            seen = channel.get("q", no_ack=False)
+            assert seen is not None
+            assert seen.body == b"1"
+            channel.settle()
+        code, _ = broker.stop()
+        assert code == 0
+        broker.start()
+        with Amqp(broker.port) as amqp:
+            channel = amqp.channel()
+            events = [channel.get("q"), channel.get("q")]
+            assert [(event.body, event.method.redelivered) for event in events if event] == [(b"1", True), (b"2", False)]
+            assert channel.get("q") is None
+
+
+def test_a_transaction_is_there_whole_or_not_at_all(tmp_path: Path) -> None:
+    with broker_process(tmp_path / "broker.db", "--durability", "normal") as broker:
+        with Amqp(broker.port) as amqp:
+            channel = amqp.channel()
+            channel.declare("a", durable=True)
+            channel.declare("b", durable=True)
+        for _ in range(6):
+            committed = _commit_until_killed(broker)
+            broker.start()
+            a, b = _peek(broker.port, "a"), _peek(broker.port, "b")
+            assert a == b, "half a transaction"
+            assert committed <= set(a)
+
+
+def _commit_until_killed(broker: BrokerProcess) -> set[int]:
+    """Transactions of one message to each of two queues; those that were told to be committed."""
+    committed: set[int] = set()
+    timer = threading.Timer(random.uniform(0.05, 0.3), broker.process.kill)
+    timer.start()
+    with suppress(OSError, ClosedError), Amqp(broker.port) as amqp:
+        channel = amqp.channel()
+        channel.call(wire.TxSelect(), wire.TxSelectOk)
+        number = time.time_ns()
+        while True:
+            number += 1
+            for queue in ("a", "b"):
+                channel.publish("", queue, b"%d" % number, delivery_mode=2)
+            channel.call(wire.TxCommit(), wire.TxCommitOk)
+            committed.add(number)
+    timer.join()
+    broker.kill()
+    return committed
+
+
+def test_a_file_moves_between_broker_and_library(tmp_path: Path) -> None:
+    path = tmp_path / "shop.db"
+    with holtmq.open(path) as mq:
+        mq.declare_queue("inbox")
+        mq.queue("inbox").put({"order": 1}, "orders.new", headers={"vip": True})
+    with broker_process(path) as broker:
+        with Amqp(broker.port) as amqp:
+            channel = amqp.channel()
+            event = channel.get("inbox")
+            assert event is not None
+            assert event.body == b'{"order":1}'
+            assert event.properties["content_type"] == "application/json"
+            assert event.properties["headers"] == {"vip": True}
+            channel.confirm()
+            channel.publish("", "inbox", b"from the broker", delivery_mode=2, message_id="m1", headers={"n": [1, 2]})
+            channel.next()
+        with pytest.raises(StoreOwnedError, match=f"amqp://127.0.0.1:{broker.port}"):
+            holtmq.open(path)
+        broker.stop()
+    with holtmq.open(path) as mq:
+        message = mq.queue("inbox").pop()
+        assert message is not None
+        assert message.text == "from the broker"
+        assert message.headers == {"n": [1, 2]}
+        assert message.properties["message_id"] == "m1"
+        with pytest.raises(RuntimeError, match="open in another process"):
+            BrokerProcess(path)
