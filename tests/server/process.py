@@ -13,7 +13,7 @@ STOP_TIMEOUT_S = 20.0
 
 
 class BrokerProcess:
-    """`holtmq serve` on a file; can be killed and started again."""
+    """`holtmq serve` on a file; can be killed and started again, on the same port."""
 
     def __init__(self, data: Path, *options: str) -> None:
         self.data = data
@@ -22,7 +22,17 @@ class BrokerProcess:
         self.start()
 
     def start(self) -> None:
-        command = [sys.executable, "-m", "holtmq", "serve", "--data", str(self.data), "--amqp-port", "0", *self._options]
+        command = [
+            sys.executable,
+            "-m",
+            "holtmq",
+            "serve",
+            "--data",
+            str(self.data),
+            "--amqp-port",
+            str(self.port),
+            *self._options,
+        ]
         self.process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
         assert self.process.stdout is not None
         line = self.process.stdout.readline()

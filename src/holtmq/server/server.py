@@ -13,8 +13,8 @@ import ssl
 import time
 from collections.abc import Mapping
 from concurrent.futures import ThreadPoolExecutor
+from importlib.metadata import version
 
-import holtmq
 from holtmq.broker.broker import Broker
 from holtmq.config import Config
 from holtmq.errors import ConnectionForcedError, StoreError
@@ -46,7 +46,7 @@ class Server:
         self.limits = Limits(config.max_channels, config.max_frame_bytes, config.max_message_bytes, config.heartbeat_s)
         self.properties: Mapping[str, FieldValue] = {
             "product": "HoltMQ",
-            "version": holtmq.__version__,
+            "version": version("holtmq"),
             "platform": f"Python {platform.python_version()}",
             "capabilities": dict.fromkeys(CAPABILITIES, True),
         }

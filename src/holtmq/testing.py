@@ -1,4 +1,7 @@
-"""A broker in a thread of the test's own process."""
+"""A broker for tests: a real one, on a free port, within a fraction of a second, gone when the test is over.
+
+With pytest there is nothing to import: the fixture `holtmq_broker` is there (pytest_plugin.py).
+"""
 
 from __future__ import annotations
 
@@ -7,9 +10,6 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
-
-from holtmq.config import Config
-from holtmq.server.run import running
 
 
 @dataclass(frozen=True, slots=True)
@@ -30,7 +30,10 @@ class TestBroker:
 
 @contextmanager
 def running_broker(data: str | Path = ":memory:", **settings: Any) -> Iterator[TestBroker]:
-    """A broker on a free port, in memory unless a file is named; `settings` are those of the configuration file."""
+    """A broker in a thread of this process, in memory unless a file is named; `settings` are those of the configuration."""
+    from holtmq.config import Config
+    from holtmq.server.run import running  # here, so that suites which do not use it do not wait for it
+
     config = Config(data=str(data), **{"amqp_port": 0, "log_level": "warning", **settings})
     with running(config) as server:
         host, port = server.address.removeprefix("amqp://").rsplit(":", 1)

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from holtmq.testing.broker import TestBroker, running_broker
+from holtmq.testing import TestBroker, running_broker
 
 
 @pytest.fixture

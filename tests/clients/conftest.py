@@ -1,0 +1,16 @@
+"""A broker for real clients, which can go away and come back."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from tests.server.process import BrokerProcess, broker_process
+
+
+@pytest.fixture
+def broker(tmp_path: Path) -> Iterator[BrokerProcess]:
+    with broker_process(tmp_path / "broker.db") as broker:
+        yield broker

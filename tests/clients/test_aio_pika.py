@@ -1,0 +1,91 @@
+"""aio-pika: confirms, consuming, dead letters, and its robust connection that comes back by itself."""
+
+from __future__ import annotations
+
+import asyncio
+
+import aio_pika
+import pytest
+from aio_pika.exceptions import AMQPError, ChannelInvalidStateError, ChannelPreconditionFailed, DeliveryError
+
+from tests.server.process import BrokerProcess
+
+
+def url(broker: BrokerProcess) -> str:
+    return f"amqp://guest:guest@127.0.0.1:{broker.port}/"
+
+
+def test_messages_are_confirmed_consumed_rejected_and_buried(broker: BrokerProcess) -> None:
+    async def run() -> None:
+        async with await aio_pika.connect(url(broker)) as connection:
+            channel = await connection.channel(publisher_confirms=True, on_return_raises=True)
+            await channel.set_qos(prefetch_count=2)
+            exchange = await channel.declare_exchange("orders", aio_pika.ExchangeType.TOPIC, durable=True)
+            dead = await channel.declare_queue("dead", durable=True)
+            arguments = {"x-dead-letter-exchange": "", "x-dead-letter-routing-key": "dead"}
+            queue = await channel.declare_queue("work", durable=True, arguments=arguments)
+            await queue.bind(exchange, "orders.*")
+            for number in range(5):
+                message = aio_pika.Message(
+                    b"%d" % number, delivery_mode=aio_pika.DeliveryMode.PERSISTENT, headers={"n": number}
+                )
+                await exchange.publish(message, "orders.eu")
+            with pytest.raises(DeliveryError):
+                await exchange.publish(aio_pika.Message(b"lost"), "nowhere", mandatory=True)
+            seen = []
+            async with queue.iterator(timeout=10) as messages:
+                async for message in messages:
+                    seen.append(message.headers["n"])
+                    if message.body == b"2":
+                        await message.reject(requeue=False)
+                    else:
+                        await message.ack()
+                    if len(seen) == 5:
+                        break
+            assert seen == [0, 1, 2, 3, 4]
+            letter = await dead.get(timeout=10)
+            assert letter.body == b"2"
+            await letter.ack()
+
+    asyncio.run(run())
+
+
+def test_an_error_closes_the_channel_and_not_the_connection(broker: BrokerProcess) -> None:
+    async def run() -> None:
+        async with await aio_pika.connect(url(broker)) as connection:
+            channel = await connection.channel()
+            await channel.declare_queue("q", durable=True)
+            with pytest.raises(ChannelPreconditionFailed):
+                await channel.declare_queue("q", durable=False)
+            other = await connection.channel()
+            await other.declare_queue("q", durable=True)
+
+    asyncio.run(run())
+
+
+def test_a_robust_connection_survives_a_killed_broker(broker: BrokerProcess) -> None:
+    async def run() -> None:
+        connection = await aio_pika.connect_robust(url(broker), reconnect_interval=0.1)
+        async with connection:
+            channel = await connection.channel()
+            queue = await channel.declare_queue("work", durable=True)
+            received: asyncio.Queue[bytes] = asyncio.Queue()
+
+            async def take(message: aio_pika.abc.AbstractIncomingMessage) -> None:
+                async with message.process():
+                    received.put_nowait(message.body)
+
+            await queue.consume(take)
+            await channel.default_exchange.publish(aio_pika.Message(b"before"), "work")
+            assert await asyncio.wait_for(received.get(), 10) == b"before"
+            broker.kill()
+            await asyncio.get_running_loop().run_in_executor(None, broker.start)
+            for _ in range(100):
+                try:
+                    await asyncio.wait_for(channel.default_exchange.publish(aio_pika.Message(b"after"), "work"), 1)
+                    break
+                except (ConnectionError, TimeoutError, AMQPError, ChannelInvalidStateError):
+                    await asyncio.sleep(0.1)
+            assert await asyncio.wait_for(received.get(), 20) == b"after"
+
+    asyncio.run(run())

@@ -1,0 +1,54 @@
+"""The command-line tools of the C client (Debian: amqp-tools)."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import subprocess
+
+import pytest
+
+from tests.server.process import BrokerProcess
+
+
+@pytest.fixture(autouse=True)
+def require_tools() -> None:
+    if shutil.which("amqp-publish") is None:
+        reason = "amqp-tools is not installed here (Debian: apt-get install amqp-tools); .ci/run installs it"
+        if os.environ.get("HOLTMQ_REQUIRE_PEERS"):
+            pytest.fail(reason)
+        pytest.skip(reason)
+
+
+def amqp(tool: str, broker: BrokerProcess, *arguments: str) -> subprocess.CompletedProcess[str]:
+    url = f"--url=amqp://guest:guest@127.0.0.1:{broker.port}"
+    return subprocess.run([f"amqp-{tool}", url, *arguments], timeout=30, capture_output=True, text=True)
+
+
+def test_a_message_goes_through_a_queue(broker: BrokerProcess) -> None:
+    assert amqp("declare-queue", broker, "--queue=work", "--durable").stdout.strip() == "work"
+    assert amqp("publish", broker, "--routing-key=work", "--persistent", "--body=hello").returncode == 0
+    broker.kill()
+    broker.start()
+    assert amqp("get", broker, "--queue=work").stdout == "hello"
+    assert amqp("get", broker, "--queue=work").returncode != 0
+    assert amqp("delete-queue", broker, "--queue=work").returncode == 0
+    missing = amqp("get", broker, "--queue=work")
+    assert "404" in missing.stderr
+
+
+def test_a_consumer_hands_messages_to_a_command(broker: BrokerProcess) -> None:
+    amqp("declare-queue", broker, "--queue=work")
+    for body in ("one", "two", "three"):
+        amqp("publish", broker, "--routing-key=work", f"--body={body}")
+    consumed = amqp("consume", broker, "--queue=work", "--count=3", "cat")
+    assert consumed.stdout == "onetwothree"
+    bound = amqp("publish", broker, "--exchange=no-such-exchange", "--routing-key=work", "--body=x")
+    assert bound.returncode == 0 or "404" in bound.stderr
+
+
+def test_what_a_failing_command_does_not_acknowledge_stays(broker: BrokerProcess) -> None:
+    amqp("declare-queue", broker, "--queue=work")
+    amqp("publish", broker, "--routing-key=work", "--body=again")
+    amqp("consume", broker, "--queue=work", "--count=1", "false")
+    assert amqp("get", broker, "--queue=work").stdout == "again"

@@ -1,0 +1,136 @@
+"""pika: the blocking and the asyncio adapter."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import Any
+
+import pika
+import pytest
+from pika.adapters.asyncio_connection import AsyncioConnection
+from pika.adapters.blocking_connection import BlockingChannel
+from pika.exceptions import AMQPConnectionError, ChannelClosedByBroker, NackError, UnroutableError
+
+from tests.server.process import BrokerProcess
+
+PERSISTENT = pika.BasicProperties(delivery_mode=2)
+
+
+def connect(broker: BrokerProcess) -> pika.BlockingConnection:
+    return pika.BlockingConnection(pika.ConnectionParameters("127.0.0.1", broker.port))
+
+
+def work_queue(channel: BlockingChannel) -> None:
+    """A queue behind a topic exchange, with dead letters."""
+    channel.exchange_declare("orders", "topic", durable=True)
+    channel.exchange_declare("dead", "fanout", durable=True)
+    channel.queue_declare("work", durable=True, arguments={"x-dead-letter-exchange": "dead"})
+    channel.queue_declare("graveyard", durable=True)
+    channel.queue_bind("work", "orders", "orders.#")
+    channel.queue_bind("graveyard", "dead")
+
+
+def test_the_blocking_adapter_publishes_consumes_nacks_and_buries(broker: BrokerProcess) -> None:
+    with connect(broker) as connection:
+        channel = connection.channel()
+        channel.confirm_delivery()
+        work_queue(channel)
+        for number in range(10):
+            channel.basic_publish("orders", "orders.eu", b"%d" % number, PERSISTENT, mandatory=True)
+        with pytest.raises(UnroutableError):
+            channel.basic_publish("orders", "nowhere", b"lost", mandatory=True)
+        seen = []
+        for method, _, body in channel.consume("work", inactivity_timeout=5):
+            assert method is not None
+            seen.append((body, method.redelivered))
+            if body == b"3" and not method.redelivered:
+                channel.basic_nack(method.delivery_tag, requeue=True)
+            elif body == b"7":
+                channel.basic_reject(method.delivery_tag, requeue=False)
+            else:
+                channel.basic_ack(method.delivery_tag)
+            if len(seen) == 11:
+                break
+        channel.cancel()
+        assert sorted(seen) == sorted([(b"%d" % n, False) for n in range(10)] + [(b"3", True)])
+        method, properties, body = channel.basic_get("graveyard", auto_ack=True)
+        assert body == b"7"
+        assert properties.headers["x-death"][0]["reason"] == "rejected"
+        assert channel.queue_declare("work", passive=True).method.message_count == 0
+
+
+def test_the_blocking_adapter_sees_errors_and_goes_on(broker: BrokerProcess) -> None:
+    with connect(broker) as connection:
+        channel = connection.channel()
+        with pytest.raises(ChannelClosedByBroker) as closed:
+            channel.queue_declare("missing", passive=True)
+        assert closed.value.reply_code == 404
+        channel = connection.channel()
+        channel.confirm_delivery()
+        channel.queue_declare("short", arguments={"x-max-length": 1, "x-overflow": "reject-publish"})
+        channel.basic_publish("", "short", b"1")
+        with pytest.raises(NackError):
+            channel.basic_publish("", "short", b"2")
+
+
+def test_the_blocking_adapter_comes_back_to_its_messages(broker: BrokerProcess) -> None:
+    with connect(broker) as connection:
+        channel = connection.channel()
+        channel.confirm_delivery()
+        work_queue(channel)
+        channel.basic_publish("orders", "orders.eu", b"kept", PERSISTENT)
+        broker.kill()
+        with pytest.raises(AMQPConnectionError):
+            connection.process_data_events(5)
+    broker.start()
+    with connect(broker) as connection:
+        _, _, body = connection.channel().basic_get("work", auto_ack=True)
+        assert body == b"kept"
+
+
+def test_the_blocking_adapter_uses_transactions(broker: BrokerProcess) -> None:
+    with connect(broker) as connection:
+        channel = connection.channel()
+        channel.queue_declare("q")
+        channel.tx_select()
+        channel.basic_publish("", "q", b"1")
+        channel.tx_rollback()
+        channel.basic_publish("", "q", b"2")
+        channel.tx_commit()
+        assert channel.basic_get("q", auto_ack=True)[2] == b"2"
+        assert channel.basic_get("q", auto_ack=True)[0] is None
+
+
+def test_the_asyncio_adapter_publishes_with_confirms_and_consumes(broker: BrokerProcess) -> None:
+    async def run() -> list[bytes]:
+        loop = asyncio.get_running_loop()
+        opened: asyncio.Future[Any] = loop.create_future()
+        done: asyncio.Future[list[bytes]] = loop.create_future()
+        bodies: list[bytes] = []
+        confirmed: list[int] = []
+        AsyncioConnection(pika.ConnectionParameters("127.0.0.1", broker.port), on_open_callback=opened.set_result)
+        connection = await asyncio.wait_for(opened, 10)
+        channel_opened: asyncio.Future[Any] = loop.create_future()
+        connection.channel(on_open_callback=channel_opened.set_result)
+        channel = await asyncio.wait_for(channel_opened, 10)
+
+        def on_message(channel: Any, method: Any, properties: Any, body: bytes) -> None:
+            bodies.append(body)
+            channel.basic_ack(method.delivery_tag)
+            if len(bodies) == 5 and not done.done():
+                done.set_result(bodies)
+
+        def on_declared(_: object) -> None:
+            channel.confirm_delivery(ack_nack_callback=lambda frame: confirmed.append(frame.method.delivery_tag))
+            channel.basic_consume("q", on_message)
+            for number in range(5):
+                channel.basic_publish("", "q", b"%d" % number)
+
+        channel.queue_declare("q", callback=on_declared)
+        result = await asyncio.wait_for(done, 10)
+        while not confirmed or max(confirmed) < 5:
+            await asyncio.sleep(0.01)
+        connection.close()
+        return result
+
+    assert asyncio.run(run()) == [b"0", b"1", b"2", b"3", b"4"]
