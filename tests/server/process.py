@@ -9,6 +9,8 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
+from tests.amqp_client import Amqp
+
 STOP_TIMEOUT_S = 20.0
 
 
@@ -54,6 +56,11 @@ class BrokerProcess:
         self.process.terminate()
         _, log = self.process.communicate(timeout=STOP_TIMEOUT_S)
         return self.process.returncode, log
+
+    def stop_while(self, amqp: Amqp) -> tuple[int, str]:
+        """The same while a client is connected, which must go first."""
+        amqp.drop()
+        return self.stop()
 
 
 @contextmanager

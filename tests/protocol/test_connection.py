@@ -1,0 +1,199 @@
+"""The protocol without sockets: bytes in any slices are carried out in the same way, and bad ones end well."""
+
+from __future__ import annotations
+
+import itertools
+import random
+from collections.abc import Mapping
+from typing import Any
+
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from holtmq.protocol.channel import Channel
+from holtmq.protocol.connection import Connection, Limits, State
+from holtmq.table import FieldValue
+from holtmq.wire import methods as wire
+from holtmq.wire.content import encode_properties, make_content, on_channel
+from holtmq.wire.frames import BODY, FRAME_START, HEADER, HEARTBEAT, METHOD, PROTOCOL_HEADER, frame, method_frame
+from holtmq.wire.methods import Method, decode_method
+
+
+class Recorder:
+    """A broker that takes everything and remembers it."""
+
+    server_properties: Mapping[str, FieldValue] = {}
+    mechanisms = "PLAIN"
+
+    def __init__(self) -> None:
+        self.seen: list[Any] = []
+
+    def has_output(self) -> None: ...
+    def log_in(self, mechanism: str, response: bytes, client_properties: Mapping[str, FieldValue]) -> None: ...
+    def tuned(self, heartbeat_s: int) -> None: ...
+    def enter(self, vhost: str) -> None: ...
+    def update_secret(self, secret: bytes) -> None: ...
+
+    def open_channel(self, channel: Channel) -> Target:
+        self.seen.append(("open", channel.number))
+        return Target(self, channel.number)
+
+    def close_channel(self, channel: Channel) -> None:
+        self.seen.append(("close", channel.number))
+
+    def publication(self, channel: Channel, method: wire.BasicPublish) -> Any:
+        return Way(channel.target, method)
+
+    def carry_out(self, channel: Channel, method: Method) -> None:
+        self.seen.append((channel.number, method))
+
+
+class Target:
+    def __init__(self, recorder: Recorder, number: int) -> None:
+        self._recorder = recorder
+        self._number = number
+
+    def publish(self, publication: Way, raw_properties: bytes, content: bytes, size: int) -> None:
+        body = content[len(content) - size - 1 : -1] if size else b""
+        self._recorder.seen.append((self._number, publication.key, raw_properties, body))
+
+    def ack(self, tag: int, *, multiple: bool) -> None:
+        self._recorder.seen.append((self._number, "ack", tag, multiple))
+
+
+class Way:
+    def __init__(self, channel: Target, method: wire.BasicPublish) -> None:
+        self.channel = channel
+        self.key = method.routing_key
+
+
+def handshake() -> bytes:
+    return b"".join((
+        PROTOCOL_HEADER,
+        method_frame(0, wire.ConnectionStartOk({}, "PLAIN", b"\0guest\0guest", "en_US")),
+        method_frame(0, wire.ConnectionTuneOk(2047, 4096, 0)),
+        method_frame(0, wire.ConnectionOpen("/")),
+    ))  # fmt: skip
+
+
+def publish(channel: int, key: str, body: bytes) -> bytes:
+    content = make_content(encode_properties({"delivery_mode": 2}), body)
+    return method_frame(channel, wire.BasicPublish(0, "", key)) + on_channel(content, channel, 4096)
+
+
+def session() -> bytes:
+    """Two channels, publishes of many sizes, known and new ones, acks, heartbeats, other methods."""
+    parts = [handshake(), method_frame(1, wire.ChannelOpen()), method_frame(2, wire.ChannelOpen())]
+    for number in range(12):
+        parts.append(publish(1 + number % 2, f"key.{number % 3}", bytes(number * number * 90)))
+        parts.append(method_frame(1, wire.BasicAck(number + 1, number % 2 == 0)))
+        parts.append(frame(HEARTBEAT, 0, b""))
+    parts.append(method_frame(2, wire.QueueDeclare(0, "q")))
+    parts.append(method_frame(2, wire.ChannelClose(200, "bye", 0, 0)))
+    return b"".join(parts)
+
+
+def receive(data: bytes, cuts: list[int]) -> tuple[Recorder, Connection, bytes]:
+    recorder = Recorder()
+    connection = Connection(recorder, Limits())
+    places = [0, *sorted(cut % (len(data) + 1) for cut in cuts), len(data)]
+    for start, end in itertools.pairwise(places):
+        connection.receive(data[start:end])
+    return recorder, connection, connection.take_output()
+
+
+WHOLE = receive(session(), [])
+
+
+def test_a_session_is_carried_out() -> None:
+    recorder, connection, _ = WHOLE
+    published = [entry for entry in recorder.seen if len(entry) == 4 and entry[1] != "ack"]
+    assert [len(entry[3]) for entry in published] == [number * number * 90 for number in range(12)]
+    assert [entry for entry in recorder.seen if entry[1] == "ack"] == [
+        (1, "ack", number + 1, number % 2 == 0) for number in range(12)
+    ]
+    assert recorder.seen[-1] == ("close", 2)
+    assert connection.state == State.OPEN
+
+
+@given(st.lists(st.integers(0, 10**6), max_size=200))
+def test_slices_make_no_difference(cuts: list[int]) -> None:
+    recorder, connection, output = receive(session(), cuts)
+    assert recorder.seen == WHOLE[0].seen
+    assert output == WHOLE[2]
+    assert connection.state == State.OPEN
+
+
+def test_byte_by_byte_makes_no_difference() -> None:
+    data = session()
+    recorder, _, output = receive(data, list(range(len(data))))
+    assert recorder.seen == WHOLE[0].seen
+    assert output == WHOLE[2]
+
+
+def test_channels_may_interleave_their_content() -> None:
+    one, other = publish(1, "a", bytes(9000)), publish(2, "b", b"x" * 9000)
+    frames = [list(cut(one)), list(cut(other))]
+    mixed = b"".join(piece for pair in zip(*frames, strict=True) for piece in pair)
+    recorder, _, _ = receive(
+        handshake() + method_frame(1, wire.ChannelOpen()) + method_frame(2, wire.ChannelOpen()) + mixed, []
+    )
+    assert [(entry[1], entry[3]) for entry in recorder.seen if len(entry) == 4] == [("a", bytes(9000)), ("b", b"x" * 9000)]
+
+
+def cut(data: bytes) -> list[bytes]:
+    """Bytes into frames."""
+    frames, at = [], 0
+    while at < len(data):
+        after = at + FRAME_START.unpack_from(data, at)[2] + 8
+        frames.append(data[at:after])
+        at = after
+    return frames
+
+
+@settings(max_examples=300)
+@given(st.integers(0, 2**32), st.integers(1, 8))
+def test_a_mutated_session_ends_in_a_close_with_a_code_or_goes_on(seed: int, changes: int) -> None:
+    chance = random.Random(seed)
+    data = bytearray(session())
+    for _ in range(changes):
+        place = chance.randrange(len(data))
+        match chance.randrange(3):
+            case 0:
+                data[place] = chance.randrange(256)
+            case 1:
+                del data[place : place + chance.randrange(1, 20)]
+            case _:
+                data[place:place] = chance.randbytes(chance.randrange(1, 20))
+    _, connection, output = receive(bytes(data), [chance.randrange(len(data)) for _ in range(5)])
+    assert_is_well_formed(output, connection)
+
+
+@given(st.binary(max_size=300))
+def test_any_bytes_after_the_handshake_end_well(data: bytes) -> None:
+    _, connection, output = receive(handshake() + method_frame(1, wire.ChannelOpen()) + data, [])
+    assert_is_well_formed(output, connection)
+
+
+@given(
+    st.lists(
+        st.tuples(st.sampled_from([METHOD, HEADER, BODY, HEARTBEAT, 9]), st.integers(0, 3), st.binary(max_size=60)), max_size=12
+    )
+)
+def test_any_frames_after_the_handshake_end_well(frames: list[tuple[int, int, bytes]]) -> None:
+    data = b"".join(frame(*one) for one in frames)
+    _, connection, output = receive(handshake() + method_frame(1, wire.ChannelOpen()) + data, [])
+    assert_is_well_formed(output, connection)
+
+
+def assert_is_well_formed(output: bytes, connection: Connection) -> None:
+    """What was answered is frames of methods that exist, with a reason where something was closed."""
+    if output.endswith(PROTOCOL_HEADER):
+        assert connection.state == State.CLOSED
+        return
+    methods = [decode_method(piece[7:-1]) for piece in cut(output)]
+    closes = [method for method in methods if isinstance(method, wire.ConnectionClose)]
+    assert len(closes) <= 1
+    if connection.state == State.CLOSING:
+        assert closes[0].reply_code in (501, 502, 503, 504, 505, 530, 540)
+        assert methods[-1] == closes[0]

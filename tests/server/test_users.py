@@ -1,0 +1,169 @@
+"""Who may come in, and what they may do."""
+
+from __future__ import annotations
+
+import json
+import ssl
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+import trustme
+
+from holtmq.testing import TestBroker, running_broker
+from holtmq.users import User
+from holtmq.wire import methods as wire
+from tests.amqp_client import Amqp, Channel, ClosedError
+
+DEFINITIONS = {
+    "vhosts": [{"name": "/"}, {"name": "shop"}],
+    "users": [
+        {"name": "clerk", "password": "secret", "tags": ""},
+        {"name": "moved", "password_hash": "", "hashing_algorithm": "rabbit_password_hashing_sha256", "tags": []},
+    ],
+    "permissions": [
+        {"user": "clerk", "vhost": "shop", "configure": "^clerk\\.", "write": "^(clerk\\.|orders$)", "read": "^clerk\\."}
+    ],
+    "topic_permissions": [
+        {"user": "clerk", "vhost": "shop", "exchange": "orders", "write": "^{username}\\.", "read": "^public\\."}
+    ],
+    "exchanges": [{"name": "orders", "vhost": "shop", "type": "topic", "durable": True}],
+    "queues": [{"name": "till", "vhost": "shop", "durable": True}],
+    "bindings": [{"source": "orders", "vhost": "shop", "destination": "till", "destination_type": "queue", "routing_key": "#"}],
+    "policies": [
+        {"name": "short", "vhost": "shop", "pattern": "^till$", "apply-to": "queues", "definition": {"max-length": 2}}
+    ],
+}
+
+
+@pytest.fixture
+def definitions(tmp_path: Path) -> Path:
+    path = tmp_path / "definitions.json"
+    path.write_text(json.dumps(DEFINITIONS))
+    return path
+
+
+@pytest.fixture
+def broker(definitions: Path) -> Iterator[TestBroker]:
+    with running_broker(definitions=str(definitions), log_level="error") as broker:
+        yield broker
+
+
+@pytest.fixture
+def clerk(broker: TestBroker) -> Iterator[Channel]:
+    with Amqp(broker.port, user="clerk", password="secret", vhost="shop") as amqp:
+        yield amqp.channel()
+
+
+def refused(action: object, *arguments: object) -> int:
+    with pytest.raises(ClosedError) as closed:
+        action(*arguments)  # type: ignore[operator]
+    return closed.value.code
+
+
+def test_a_user_needs_a_right_to_the_vhost(broker: TestBroker) -> None:
+    assert refused(lambda: Amqp(broker.port, user="clerk", password="secret", vhost="/")) == 530
+    assert refused(lambda: Amqp(broker.port, user="guest", vhost="shop")) == 530
+
+
+def test_a_user_without_a_password_hash_cannot_log_in(broker: TestBroker) -> None:
+    assert refused(lambda: Amqp(broker.port, user="moved", password="", vhost="shop")) == 403
+
+
+def test_configure_is_needed_to_declare_and_delete(clerk: Channel) -> None:
+    clerk.declare("clerk.inbox")
+    assert refused(clerk.declare, "other") == 403
+    clerk = clerk.reopen()
+    assert refused(clerk.delete, "till") == 403
+
+
+def test_write_is_needed_to_publish_and_to_bind_to(clerk: Channel) -> None:
+    clerk.publish("orders", "clerk.1")
+    clerk.settle()
+    clerk.publish("", "till")
+    assert refused(clerk.settle) == 403
+
+
+def test_read_is_needed_to_consume_get_and_purge(clerk: Channel) -> None:
+    assert refused(clerk.get, "till") == 403
+    clerk = clerk.reopen()
+    assert refused(clerk.consume, "till") == 403
+    clerk = clerk.reopen()
+    assert refused(lambda: clerk.call(wire.QueuePurge(0, "till"), wire.QueuePurgeOk)) == 403
+
+
+def test_topic_permissions_look_at_the_routing_key(clerk: Channel) -> None:
+    clerk.publish("orders", "clerk.42")
+    clerk.settle()
+    clerk.publish("orders", "manager.42")
+    assert refused(clerk.settle) == 403
+
+
+def test_a_policy_applies_to_queues_by_pattern(broker: TestBroker, clerk: Channel) -> None:
+    for number in range(5):
+        clerk.publish("orders", f"clerk.{number}")
+    clerk.settle()
+    assert clerk.declare("till", passive=True).message_count == 2
+
+
+def test_a_password_is_kept_as_a_hash_that_fits_it_alone() -> None:
+    user = User.with_password("a", "secret")
+    assert "secret" not in user.password_hash
+    assert user.has_password("secret")
+    assert not user.has_password("Secret")
+    assert User.with_password("a", "secret").password_hash != user.password_hash
+
+
+def test_a_hash_of_rabbitmq_is_understood() -> None:
+    # `rabbitmqctl hash_password test12` on RabbitMQ gives such a value: a salt of 4 bytes, then SHA-256 of salt and password.
+    user = User("a", "kI3GCqW5JLMJa4iX1lo7X4D6XbYqlLgxIs30+P6tENUV2POR", "rabbit_password_hashing_sha256")
+    assert user.has_password("test12")
+    assert not user.has_password("test13")
+
+
+@pytest.fixture(scope="module")
+def authority() -> trustme.CA:
+    return trustme.CA()
+
+
+@pytest.fixture
+def certificates(authority: trustme.CA, tmp_path: Path) -> dict[str, str]:
+    issued = authority.issue_cert("localhost", "127.0.0.1")
+    certificate, key, ca = tmp_path / "cert.pem", tmp_path / "key.pem", tmp_path / "ca.pem"
+    certificate.write_bytes(b"".join(blob.bytes() for blob in issued.cert_chain_pems))
+    key.write_bytes(issued.private_key_pem.bytes())
+    ca.write_bytes(authority.cert_pem.bytes())
+    return {"tls_certificate": str(certificate), "tls_key": str(key), "ca": str(ca)}
+
+
+def tls_port(path: Path, **settings: object) -> Iterator[int]:
+    from holtmq.config import Config
+    from holtmq.server.run import running
+
+    config = Config(data=":memory:", amqp_port=0, tls_port=0, log_level="error", **settings)  # type: ignore[arg-type]
+    with running(config) as server:
+        yield int(server.addresses[1].rsplit(":", 1)[1])
+
+
+def test_tls_with_the_password_inside(certificates: dict[str, str], tmp_path: Path) -> None:
+    context = ssl.create_default_context(cafile=certificates.pop("ca"))
+    for port in tls_port(tmp_path, **certificates):
+        wrap = lambda socket: context.wrap_socket(socket, server_hostname="localhost")  # noqa: E731
+        with Amqp(port, wrap=wrap) as amqp:
+            channel = amqp.channel()
+            channel.declare("q")
+            channel.put("q", b"x" * 300_000)
+            assert channel.drain("q") == [b"x" * 300_000]
+
+
+def test_mutual_tls_and_login_by_certificate(certificates: dict[str, str], authority: trustme.CA, tmp_path: Path) -> None:
+    ca = certificates.pop("ca")
+    context = ssl.create_default_context(cafile=ca)
+    for port in tls_port(tmp_path, **certificates, tls_client_ca=ca):
+        wrap = lambda socket: context.wrap_socket(socket, server_hostname="localhost")  # noqa: E731
+        with pytest.raises((ssl.SSLError, ConnectionResetError, BrokenPipeError)):
+            Amqp(port, wrap=wrap)
+        authority.issue_cert("guest", common_name="guest").configure_cert(context)
+        with Amqp(port, wrap=wrap, mechanism="EXTERNAL", response=b"") as amqp:
+            assert b"EXTERNAL" in amqp.start.mechanisms
+            amqp.channel().declare("q")
