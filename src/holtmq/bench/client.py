@@ -230,6 +230,8 @@ class Consumer:
         self._is_timed = is_timed and size >= MOMENT.size
         self._length = 0
         self._rest = b""
+        self._pending = 0
+        """Bytes of a delivery that is not complete."""
         self.received = 0
         self._acked = 0
         self.latencies_ns: list[int] = []
@@ -246,23 +248,27 @@ class Consumer:
         self._client.close()
 
     def _take(self, data: bytes) -> None:
-        if self._rest:
+        if not self._length or self._is_timed:
             data = self._rest + data
-        if not self._length and not self._measure(data):
-            self._rest = data
-            return
-        length = self._length
-        count, left = divmod(len(data), length)
-        self._rest = data[len(data) - left :] if left else b""
-        if not count:
-            return
+            if not self._length and not self._measure(data):
+                self._rest = data
+                return
+            size = len(data)
+        else:
+            size = self._pending + len(data)
+        count, self._pending = divmod(size, self._length)
         if self._is_timed:
-            now, first = time.time_ns(), length - self._size - 1
-            sent_at = (MOMENT.unpack_from(data, first + n * length)[0] for n in range(count))
-            self.latencies_ns += [now - moment for moment in sent_at]
-        self.received += count
-        if not self._is_auto_ack:
-            self._ack()
+            self._rest = data[len(data) - self._pending :] if self._pending else b""
+            self._read_times(data, count)
+        if count:
+            self.received += count
+            if not self._is_auto_ack:
+                self._ack()
+
+    def _read_times(self, data: bytes, count: int) -> None:
+        now, first = time.time_ns(), self._length - self._size - 1
+        sent_at = (MOMENT.unpack_from(data, first + n * self._length)[0] for n in range(count))
+        self.latencies_ns += [now - moment for moment in sent_at]
 
     def _ack(self) -> None:
         every, pack = self._ack_every, SETTLE.pack

@@ -10,6 +10,7 @@ from typing import Any
 
 import uvloop
 
+from holtmq.allocator import keep_freed_memory
 from holtmq.bench.client import Address, Client, Consumer, LoadError, Producer
 from holtmq.wire import methods as wire
 
@@ -67,6 +68,7 @@ class Result:
 
 
 def run_load(address: Address, load: Load, progress: Progress | None = None) -> Result:
+    keep_freed_memory()
     return uvloop.run(_run(address, load, progress))
 
 

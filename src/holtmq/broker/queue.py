@@ -26,7 +26,9 @@ WINDOW_BYTES = 16 * 1024 * 1024
 WINDOW_MESSAGES = 20_000
 """How much a queue keeps in memory of what waits; a tenth of it where the broker as a whole is short of memory."""
 CROWD_MESSAGES = 5_000
+CROWD_BYTES = 4 * 1024 * 1024
 BUSY_MESSAGES = 20
+BUSY_BYTES = 512 * 1024
 BUSY_MS = 50
 """Where so many wait although consumers took so many at once not long ago, publishers are asked to step back for a moment."""
 CHUNK_MESSAGES = 1000
@@ -121,7 +123,8 @@ class MessageQueue:
     @property
     def is_crowded(self) -> bool:
         """Whether many wait although consumers take a lot."""
-        return len(self._lanes[-1]) > CROWD_MESSAGES and self._host.now_ms < self._busy_until
+        is_long = len(self._lanes[-1]) > CROWD_MESSAGES or self.message_bytes > CROWD_BYTES
+        return is_long and self._host.now_ms < self._busy_until
 
     def uncounted_memory(self) -> int:
         """By how many bytes of bodies in memory it grew since this was last asked."""
@@ -203,7 +206,7 @@ class MessageQueue:
     def dispatch(self) -> None:
         """Hand messages to the consumers that have room, one each in turn."""
         self.is_awake = False
-        handed = 0
+        handed, memory = 0, self._memory
         while ready := self._consumers_with_room():
             chunk = self._chunk()
             share = min(min(consumer.room() for consumer in ready), max(1, chunk // len(ready)))
@@ -221,7 +224,7 @@ class MessageQueue:
                     consumer.channel.deliver(consumer, mine, redelivered)
             self._turn += len(messages)
         self._settle_pace()
-        if handed >= BUSY_MESSAGES:
+        if handed >= BUSY_MESSAGES or (handed and memory - self._memory >= BUSY_BYTES):
             self._busy_until = self._host.now_ms + BUSY_MS
 
     def take(self, limit: int) -> list[Message]:

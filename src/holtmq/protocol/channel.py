@@ -93,6 +93,7 @@ class Channel:
 
     def begin_content(self, publication: Publication) -> None:
         self._publication = publication
+        self.connection.assembling += 1
 
     def receive_header(self, payload: bytes) -> None:
         if self._publication is None or self._raw_properties is not None:
@@ -121,6 +122,8 @@ class Channel:
             self._finish()
 
     def abandon_content(self) -> None:
+        if self._publication is not None:
+            self.connection.assembling -= 1
         self._publication = self._raw_properties = None
         self._body = []
 

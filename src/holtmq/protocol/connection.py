@@ -42,6 +42,7 @@ from holtmq.wire.frames import (
     OVERHEAD,
     PROTOCOL_HEADER,
     SMALLEST_FRAME_MAX,
+    frame,
     method_frame,
 )
 from holtmq.wire.methods import (
@@ -77,10 +78,14 @@ REPLY_NAMES = {
 }  # fmt: skip
 PUBLICATIONS_KEPT = 16_384
 """Ways to publish that a connection remembers; beyond that it starts afresh."""
+LARGE_PIECE = 4096
 UNSENT_BYTES = 1024 * 1024
 """From so many bytes on that the client has not read, no more messages are sent to it."""
 ACK_START = bytes((0, BASIC, 0, 80))
 ACK_SIZE = 13
+LONGEST_PUBLISH = 600
+"""No basic.publish is longer: two short strings and a few octets."""
+SHORTEST_HEADER = CONTENT_START.size - FRAME_START.size + 2
 PUBLISH = (60, 40)
 ACK = (60, 80)
 
@@ -143,6 +148,8 @@ class Connection:
         self.is_paused = False
         """Whether the socket takes no more for now, or what was sent must wait."""
         self.is_blocked = False
+        self.assembling = 0
+        """How many channels are in the middle of a message."""
         self.close_reason: AmqpError | None = None
         self.channels: dict[int, Channel] = {}
         self._handler = handler
@@ -191,10 +198,14 @@ class Connection:
 
     def receive(self, data: bytes) -> None:
         """Carry out what some bytes say, as far as they go; the rest waits for more."""
-        if self._rest:
-            data = self._rest + data
-            self._rest = b""
         at = 0
+        if self._rest:
+            rest, self._rest = self._rest, b""
+            at = self._missing(rest) if len(rest) > LARGE_PIECE else 0
+            if at > len(data) or not at:
+                data, at = rest + data, 0
+            else:
+                self._receive_frames(rest + data[:at], 0)  # so that not all of the data is copied for the sake of its start
         if self.state == State.HEADER:
             if len(data) < len(PROTOCOL_HEADER) and PROTOCOL_HEADER.startswith(data):
                 self._rest = data
@@ -206,11 +217,20 @@ class Connection:
         if at < len(data) and self.state != State.CLOSED:
             self._rest = data[at:] if at else data
 
-    def _receive_frames(self, data: bytes, at: int) -> int:
+    @staticmethod
+    def _missing(rest: bytes) -> int:
+        """How many bytes the last frame lacks of which only the start is here; 0 where not even its length is."""
+        at = 0
+        while len(rest) - at >= FRAME_START.size:
+            at += FRAME_START.unpack_from(rest, at)[2] + OVERHEAD
+        return max(0, at - len(rest))
+
+    def _receive_frames(self, data: bytes, at: int) -> int:  # noqa: C901  # see the docstring
         """Frame by frame; where the first one starts that is not complete.
 
-        On the hot path, hence long and plain (benchmarks/broker.py): a publish known by its bytes whose content is all
-        here is taken in one go, and so is an ack; everything else is cut out and handed on.
+        On the hot path, hence long and plain (benchmarks/broker.py): a publish known by its bytes waits until its content
+        is all here and is then taken in one go, unless the body comes in several frames; an ack is taken as it is.
+        Everything else is cut out and handed on.
         """
         end = len(data)
         unpack_frame, unpack_content = FRAME_START.unpack_from, CONTENT_START.unpack_from
@@ -226,32 +246,36 @@ class Connection:
             if data[after - 1] != FRAME_END:
                 self._fail(FrameError(f"expected a frame to end with {FRAME_END:#x}, got {data[after - 1]:#x}"), 0, 0, 0)
                 return end
-            publication = publications.get(data[at:after])
-            if publication is not None and end - after > CONTENT_START.size:
+            publication = publications.get(data[at:after]) if size < LONGEST_PUBLISH else None
+            if publication is not None and not self.assembling:
+                if end - after < CONTENT_START.size:
+                    break
                 content_kind, content_number, header_size, class_id, weight, body_size = unpack_content(data, after)
-                body_at = after + header_size + OVERHEAD
-                content_end = body_at + body_size + OVERHEAD if body_size else body_at
                 if (
-                    content_end <= end
-                    and content_kind == HEADER
+                    content_kind == HEADER
                     and content_number == number
                     and class_id == BASIC
                     and weight == 0
-                    and data[body_at - 1] == FRAME_END
+                    and SHORTEST_HEADER <= header_size < self.frame_max - OVERHEAD
                     and body_size <= self._largest_at_once
-                    and header_size >= CONTENT_START.size - FRAME_START.size + 2
-                    and (
-                        not body_size
-                        or (unpack_frame(data, body_at) == (BODY, number, body_size) and data[content_end - 1] == FRAME_END)
-                    )
                 ):
-                    try:
-                        raw_properties = data[after + CONTENT_START.size : body_at - 1]
-                        publication.channel.publish(publication, raw_properties, data[after:content_end], body_size)
-                    except AmqpError as error:
-                        self._fail(error, number, *PUBLISH)
-                    at = content_end
-                    continue
+                    body_at = after + header_size + OVERHEAD
+                    content_end = body_at + body_size + OVERHEAD if body_size else body_at
+                    if end < content_end and end < body_at + FRAME_START.size:
+                        break
+                    if data[body_at - 1] == FRAME_END and (
+                        not body_size or unpack_frame(data, body_at) == (BODY, number, body_size)
+                    ):
+                        if end < content_end:
+                            break
+                        if data[content_end - 1] == FRAME_END:
+                            try:
+                                raw_properties = data[after + CONTENT_START.size : body_at - 1]
+                                publication.channel.publish(publication, raw_properties, data[after:content_end], body_size)
+                            except AmqpError as error:
+                                self._fail(error, number, *PUBLISH)
+                            at = content_end
+                            continue
             if size == ACK_SIZE and kind == METHOD and data.startswith(ACK_START, at + 7) and self._takes_content(number):
                 try:
                     tag = int.from_bytes(data[at + 11 : at + 19], "big")
@@ -259,7 +283,7 @@ class Connection:
                 except AmqpError as error:
                     self._fail(error, number, *ACK)
             else:
-                self._receive_frame(kind, number, data[at + FRAME_START.size : after - 1], data[at:after])
+                self._receive_frame(kind, number, data[at + FRAME_START.size : after - 1])
             at = after
         return at
 
@@ -268,16 +292,16 @@ class Connection:
         channel = self.channels.get(number)
         return channel is not None and not channel.is_closing and not channel.expects_content and self.state == State.OPEN
 
-    def _receive_frame(self, kind: int, number: int, payload: bytes, frame: bytes) -> None:
+    def _receive_frame(self, kind: int, number: int, payload: bytes) -> None:
         method: Method | None = None
         try:
-            if len(frame) > self.frame_max:
-                raise FrameError(f"expected frames of at most {self.frame_max} bytes, got {len(frame)}")
+            if len(payload) + OVERHEAD > self.frame_max:
+                raise FrameError(f"expected frames of at most {self.frame_max} bytes, got {len(payload) + OVERHEAD}")
             if kind == METHOD:
                 if self._is_deaf(number, payload):
                     return
                 method = decode_method(payload)
-                self._receive_method(number, method, frame)
+                self._receive_method(number, method, payload)
             elif self.state == State.CLOSING:
                 return
             elif kind == HEARTBEAT:
@@ -314,7 +338,7 @@ class Connection:
         else:
             channel.receive_body(payload)
 
-    def _receive_method(self, number: int, method: Method, frame: bytes) -> None:
+    def _receive_method(self, number: int, method: Method, payload: bytes) -> None:
         if number == 0:
             self._receive_connection_method(method)
             return
@@ -326,9 +350,9 @@ class Connection:
         elif channel.expects_content:
             raise UnexpectedFrameError(f"expected content on channel {number}, got {method.label()}")
         else:
-            self._receive_channel_method(channel, method, frame)
+            self._receive_channel_method(channel, method, payload)
 
-    def _receive_channel_method(self, channel: Channel, method: Method, frame: bytes) -> None:
+    def _receive_channel_method(self, channel: Channel, method: Method, payload: bytes) -> None:
         match method:
             case ChannelOpen():
                 raise ChannelNumberError(f"channel {channel.number} is open already")
@@ -342,7 +366,7 @@ class Connection:
                 publication = self._handler.publication(channel, method)
                 if len(self._publications) >= PUBLICATIONS_KEPT:
                     self._publications.clear()
-                self._publications[frame] = publication
+                self._publications[frame(METHOD, channel.number, payload)] = publication
                 channel.begin_content(publication)
             case _:
                 self._handler.carry_out(channel, method)
@@ -359,6 +383,7 @@ class Connection:
 
     def _remove_channel(self, channel: Channel) -> None:
         self.channels.pop(channel.number, None)
+        channel.abandon_content()
         self._publications.clear()
         if not channel.is_closing:
             self._handler.close_channel(channel)

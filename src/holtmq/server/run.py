@@ -10,6 +10,7 @@ from contextlib import contextmanager
 
 import uvloop
 
+from holtmq.allocator import keep_freed_memory
 from holtmq.config import Config
 from holtmq.server.server import Server
 
@@ -18,6 +19,7 @@ START_TIMEOUT_S = 30.0
 
 def serve(config: Config, on_ready: Callable[[Server], None]) -> None:
     """Run until SIGTERM or SIGINT."""
+    keep_freed_memory()
     uvloop.run(_serve(config, on_ready))
 
 
