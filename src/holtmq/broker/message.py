@@ -6,7 +6,7 @@ import json
 
 from holtmq.message import ID_CLOCK_BITS, IN_MEMORY, SHARED, StoredRow
 from holtmq.table_json import table_from_json
-from holtmq.wire.content import Content, Properties, body_of, encode_properties, make_content, raw_properties_of
+from holtmq.wire.content import Content, Properties, encode_properties, make_content
 from holtmq.wire.tables import short_string
 
 PROPERTIES_KEPT = 1000
@@ -47,16 +47,8 @@ class Message:
         return self.id >> ID_CLOCK_BITS
 
     @property
-    def is_persistent(self) -> bool:
-        return self.properties.is_persistent
-
-    @property
-    def raw_properties(self) -> bytes:
-        return raw_properties_of(self.content)
-
-    @property
     def body(self) -> bytes:
-        return body_of(self.content)
+        return self.content[-self.size - 1 : -1] if self.size else b""  # it is the last in its frames, before the end mark
 
 
 def restore(row: StoredRow, cache: dict[bytes, Properties]) -> Message:

@@ -77,6 +77,8 @@ class Channel:
         self.target: Any = None
         """The broker's side of it."""
         self.is_closing = False
+        self.takes_methods = True
+        """Whether it is open and not in the middle of a message."""
         self._start = b"\x02" + number.to_bytes(2, "big")
         """How content starts that is spelled for this channel."""
         self._publication: Publication | None = None
@@ -93,6 +95,7 @@ class Channel:
 
     def begin_content(self, publication: Publication) -> None:
         self._publication = publication
+        self.takes_methods = False
         self.connection.assembling += 1
 
     def receive_header(self, payload: bytes) -> None:
@@ -123,6 +126,7 @@ class Channel:
 
     def abandon_content(self) -> None:
         if self._publication is not None:
+            self.takes_methods = True
             self.connection.assembling -= 1
         self._publication = self._raw_properties = None
         self._body = []

@@ -15,6 +15,7 @@ import logging
 from collections.abc import Mapping
 from dataclasses import dataclass
 from enum import IntEnum
+from struct import Struct
 from typing import Any, Protocol
 
 from holtmq.errors import (
@@ -83,6 +84,7 @@ UNSENT_BYTES = 1024 * 1024
 """From so many bytes on that the client has not read, no more messages are sent to it."""
 ACK_START = bytes((0, BASIC, 0, 80))
 ACK_SIZE = 13
+ACK_ARGUMENTS = Struct(">QB")
 LONGEST_PUBLISH = 600
 """No basic.publish is longer: two short strings and a few octets."""
 SHORTEST_HEADER = CONTENT_START.size - FRAME_START.size + 2
@@ -233,8 +235,8 @@ class Connection:
         Everything else is cut out and handed on.
         """
         end = len(data)
-        unpack_frame, unpack_content = FRAME_START.unpack_from, CONTENT_START.unpack_from
-        publications = self._publications
+        unpack_frame, unpack_content, unpack_ack = FRAME_START.unpack_from, CONTENT_START.unpack_from, ACK_ARGUMENTS.unpack_from
+        publications, channels = self._publications, self.channels
         while end - at >= FRAME_START.size:
             kind, number, size = unpack_frame(data, at)
             after = at + size + OVERHEAD
@@ -276,21 +278,22 @@ class Connection:
                                 self._fail(error, number, *PUBLISH)
                             at = content_end
                             continue
-            if size == ACK_SIZE and kind == METHOD and data.startswith(ACK_START, at + 7) and self._takes_content(number):
+            if (
+                size == ACK_SIZE
+                and data.startswith(ACK_START, at + FRAME_START.size)
+                and kind == METHOD
+                and number in channels
+                and channels[number].takes_methods
+            ):
                 try:
-                    tag = int.from_bytes(data[at + 11 : at + 19], "big")
-                    self.channels[number].target.ack(tag, multiple=data[at + 19] & 1 == 1)
+                    tag, multiple = unpack_ack(data, at + FRAME_START.size + len(ACK_START))
+                    channels[number].target.ack(tag, multiple=multiple & 1 == 1)
                 except AmqpError as error:
                     self._fail(error, number, *ACK)
             else:
                 self._receive_frame(kind, number, data[at + FRAME_START.size : after - 1])
             at = after
         return at
-
-    def _takes_content(self, number: int) -> bool:
-        """Whether a channel is in the middle of nothing, so that a method can come."""
-        channel = self.channels.get(number)
-        return channel is not None and not channel.is_closing and not channel.expects_content and self.state == State.OPEN
 
     def _receive_frame(self, kind: int, number: int, payload: bytes) -> None:
         method: Method | None = None
@@ -468,7 +471,7 @@ class Connection:
             channel.abandon_content()
             self._publications.clear()
             self._handler.close_channel(channel)
-            channel.is_closing = True
+            channel.is_closing, channel.takes_methods = True, False
             channel.send(ChannelClose(error.reply_code, text, class_id, method_id))
             return
         self.close_reason = error
