@@ -3,13 +3,17 @@
 from __future__ import annotations
 
 import ast
+import json
 import re
 import subprocess
 import sys
+from dataclasses import fields
 from pathlib import Path
 from typing import Any
 
 import pytest
+
+from holtmq.config import Config
 
 ROOT = Path(__file__).parents[1]
 PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))]
@@ -45,6 +49,9 @@ def test_python_gives_the_results_in_its_comments(
             assert repr(value) == following[0][2:]
         else:
             exec(compile(ast.Module([statement], []), "README", "exec"), names)
+        if isinstance(statement, ast.FunctionDef) and statement.name.startswith("test_"):
+            arguments = {argument.arg: request.getfixturevalue(argument.arg) for argument in statement.args.args}
+            names[statement.name](**arguments)
 
 
 @pytest.mark.parametrize("block", blocks("", "$ "))
@@ -62,3 +69,10 @@ def test_the_example_topology_is_the_one_of_the_demo() -> None:
 
     example = Topology.from_definitions(ROOT / "examples" / "shop.json")
     assert (example.exchanges, example.queues, example.bindings) == (shop().exchanges, shop().queues, shop().bindings)
+
+
+def test_every_setting_of_the_broker_is_documented_with_its_default() -> None:
+    page = (ROOT / "docs" / "broker.md").read_text()
+    for setting in fields(Config):
+        default = "—" if setting.default is None else f"`{json.dumps(setting.default)}`"
+        assert f"| `{setting.name}` | {default} | {setting.metadata['help']} |" in page

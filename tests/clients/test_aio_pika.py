@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from typing import Any
 
 import aio_pika
 import pytest
@@ -22,7 +23,7 @@ def test_messages_are_confirmed_consumed_rejected_and_buried(broker: BrokerProce
             await channel.set_qos(prefetch_count=2)
             exchange = await channel.declare_exchange("orders", aio_pika.ExchangeType.TOPIC, durable=True)
             dead = await channel.declare_queue("dead", durable=True)
-            arguments = {"x-dead-letter-exchange": "", "x-dead-letter-routing-key": "dead"}
+            arguments: dict[str, Any] = {"x-dead-letter-exchange": "", "x-dead-letter-routing-key": "dead"}
             queue = await channel.declare_queue("work", durable=True, arguments=arguments)
             await queue.bind(exchange, "orders.*")
             for number in range(5):
@@ -34,12 +35,12 @@ def test_messages_are_confirmed_consumed_rejected_and_buried(broker: BrokerProce
                 await exchange.publish(aio_pika.Message(b"lost"), "nowhere", mandatory=True)
             seen = []
             async with queue.iterator(timeout=10) as messages:
-                async for message in messages:
-                    seen.append(message.headers["n"])
-                    if message.body == b"2":
-                        await message.reject(requeue=False)
+                async for received in messages:
+                    seen.append(received.headers["n"])
+                    if received.body == b"2":
+                        await received.reject(requeue=False)
                     else:
-                        await message.ack()
+                        await received.ack()
                     if len(seen) == 5:
                         break
             assert seen == [0, 1, 2, 3, 4]

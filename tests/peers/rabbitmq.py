@@ -35,6 +35,8 @@ class RabbitMQ:
     version: str
     sbin: Path
     environment: dict[str, str]
+    pid: int
+    """The process that the node's own processes descend from."""
 
     @property
     def url(self) -> str:
@@ -70,7 +72,7 @@ def running_rabbitmq(*plugins: str) -> Iterator[RabbitMQ]:
         try:
             assert node.stdout is not None
             version = _wait_until_started(node.stdout)
-            yield RabbitMQ(amqp_port, http_port, version, server.parent, environment)
+            yield RabbitMQ(amqp_port, http_port, version, server.parent, environment, node.pid)
         finally:
             _stop(node)
             _stop(epmd)

@@ -6,6 +6,7 @@ import time
 from collections.abc import Iterator
 from contextlib import suppress
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -18,7 +19,12 @@ from tests.server.process import broker_process
 
 @pytest.fixture
 def broker() -> Iterator[TestBroker]:
-    settings = {"max_connections": 3, "max_message_bytes": 1000, "handshake_timeout_s": 0.3, "log_level": "error"}
+    settings: dict[str, Any] = {
+        "max_connections": 3,
+        "max_message_bytes": 1000,
+        "handshake_timeout_s": 0.3,
+        "log_level": "error",
+    }
     with running_broker(**settings) as broker:
         yield broker
 

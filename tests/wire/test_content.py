@@ -49,7 +49,13 @@ def test_properties_come_back_as_they_were(given_: dict[str, Any]) -> None:
 
 
 def test_another_codec_writes_the_same_properties() -> None:
-    ours = {"content_type": "text/plain", "headers": {"a": "b"}, "delivery_mode": 2, "priority": 4, "message_id": "m"}
+    ours: dict[str, Any] = {
+        "content_type": "text/plain",
+        "headers": {"a": "b"},
+        "delivery_mode": 2,
+        "priority": 4,
+        "message_id": "m",
+    }
     theirs = pamqp.commands.Basic.Properties(**ours)
     header = pamqp.header.ContentHeader(body_size=3, properties=theirs).marshal()
     assert header[12:] == encode_properties(ours)

@@ -18,10 +18,12 @@ from holtmq.cli.output import show
 from holtmq.embedded import Embedded
 from holtmq.routing import Router
 from holtmq.routing.check import check
+from holtmq.testing import running_broker
 from holtmq.topology import Binding, Exchange, Queue, Topology
 
 MESSAGES = 200_000
 SENT = 500
+PUBLISHED = 300
 
 
 @click.command()
@@ -42,11 +44,14 @@ def demo() -> None:
 
     show(Rule("A durable queue in one file", align="left"))
     consumed = _use_a_file(topology)
+    show(Rule("A broker, and a client of RabbitMQ's", align="left"))
+    served = _use_a_broker()
     show(Rule("Traffic, through a pickled copy of the router", align="left"))
     _route_traffic(pickle.loads(pickle.dumps(router)))
     show(
         f"\nSummary: {len(topology.exchanges)} exchanges, {len(topology.queues)} queues, {len(topology.bindings)} bindings; "
-        f"{len(findings)} weak spot found; {consumed:,} messages through a file, {MESSAGES:,} routed."
+        f"{len(findings)} weak spot found; {consumed:,} messages through a file, {served:,} through a broker, "
+        f"{MESSAGES:,} routed."
     )
 
 
@@ -98,6 +103,37 @@ def _use_a_file(topology: Topology) -> int:
             f"{SENT:,} messages sent, delivered to callbacks and acknowledged in {elapsed_s:.2f} s, each on disk when confirmed"
         )
     return SENT + 1
+
+
+def _use_a_broker() -> int:
+    """pika against a broker on a file: confirmed publishes, a rejected message, its dead letter."""
+    try:
+        import pika
+    except ImportError:
+        show("pika is not installed here: pip install pika, and it will talk to a broker at this place")
+        return 0
+    with TemporaryDirectory(prefix="holtmq-demo-") as folder, running_broker(Path(folder) / "shop.db") as broker:
+        started = time.perf_counter()
+        with pika.BlockingConnection(pika.URLParameters(broker.url)) as connection:
+            channel = connection.channel()
+            channel.confirm_delivery()
+            channel.queue_declare("dead", durable=True)
+            dead_letters = {"x-dead-letter-exchange": "", "x-dead-letter-routing-key": "dead"}
+            channel.queue_declare("work", durable=True, arguments=dead_letters)
+            for n in range(PUBLISHED):
+                channel.basic_publish("", "work", f"order {n}".encode(), pika.BasicProperties(delivery_mode=2))
+            for method, _, _ in channel.consume("work"):
+                if method.delivery_tag == PUBLISHED:
+                    channel.basic_reject(method.delivery_tag, requeue=False)
+                    break
+                channel.basic_ack(method.delivery_tag)
+            channel.cancel()
+            _, properties, body = channel.basic_get("dead", auto_ack=True)
+        elapsed_s = time.perf_counter() - started
+        reason = properties.headers["x-death"][0]["reason"]
+        show(f"pika on {broker.url}: {PUBLISHED} messages confirmed one by one, on disk, and consumed in {elapsed_s:.2f} s")
+        show(f"the last one was rejected and lay with the dead letters: {body.decode()!r}, {reason}")
+    return PUBLISHED
 
 
 def _route_traffic(router: Router) -> None:

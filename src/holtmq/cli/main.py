@@ -8,6 +8,7 @@ from collections.abc import Sequence
 import click
 
 import holtmq
+from holtmq.cli.bench import bench
 from holtmq.cli.definitions import definitions
 from holtmq.cli.demo import demo
 from holtmq.cli.explain import explain
@@ -26,6 +27,7 @@ def cli() -> None:
     """AMQP routing from one file to a cluster."""
 
 
+cli.add_command(bench)
 cli.add_command(definitions)
 cli.add_command(demo)
 cli.add_command(explain)

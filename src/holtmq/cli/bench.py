@@ -1,0 +1,98 @@
+"""holtmq bench: load for an AMQP broker, HoltMQ or another."""
+
+from __future__ import annotations
+
+import json
+from urllib.parse import unquote, urlsplit
+
+import click
+
+from holtmq.bench import Load, Result, run_load
+from holtmq.bench.client import Address
+from holtmq.bench.load import Sample
+from holtmq.errors import InvalidValueError
+
+
+@click.command()
+@click.option("--uri", default="amqp://guest:guest@127.0.0.1:5672/%2F", show_default=True, help="The broker.")
+@click.option("-x", "--producers", default=1, show_default=True, type=click.IntRange(1, 1000))
+@click.option("-y", "--consumers", default=1, show_default=True, type=click.IntRange(0, 1000))
+@click.option("-s", "--size", default=100, show_default=True, type=click.IntRange(0), help="Bytes of a body.")
+@click.option("-a", "--autoack", "auto_ack", is_flag=True, help="Consumers do not acknowledge.")
+@click.option("-q", "--qos", default=0, show_default=True, type=click.IntRange(0, 65535), help="Prefetch; 0 is no limit.")
+@click.option(
+    "-A", "--multi-ack-every", default=1, show_default=True, type=click.IntRange(1), help="Acknowledge so many at once."
+)
+@click.option(
+    "-c", "--confirm", default=0, show_default=True, type=click.IntRange(0), help="Publish so far ahead of confirms; 0: none."
+)
+@click.option("-f", "--flag", type=click.Choice(["persistent"]), help="Persistent messages in durable queues.")
+@click.option(
+    "-r",
+    "--rate",
+    default=0.0,
+    show_default=True,
+    type=click.FloatRange(0),
+    help="Messages a second in all; 0: as fast as it goes.",
+)
+@click.option(
+    "-z", "--time", "time_s", default=10.0, show_default=True, type=click.FloatRange(0.1, 3600), help="Seconds to publish."
+)
+@click.option(
+    "-C", "--pmessages", "messages", default=0, type=click.IntRange(0), help="Messages to publish at most; 0: no limit."
+)
+@click.option(
+    "-t", "--type", "exchange_type", default="direct", show_default=True, type=click.Choice(["direct", "fanout", "topic"])
+)
+@click.option(
+    "--queues", default=1, show_default=True, type=click.IntRange(1, 1000), help="Queues, each of which gets every message."
+)
+@click.option(
+    "--keys", default=1, show_default=True, type=click.IntRange(1, 100_000), help="Routing keys, each bound to the queues."
+)
+@click.option("--json", "as_json", is_flag=True, help="The result as JSON.")
+def bench(uri: str, flag: str | None, as_json: bool, **options: object) -> None:  # noqa: FBT001
+    """Load a broker and tell how fast it was. Letters are those of rabbitmq-perf-test, where it has the option."""
+    load = Load(persistent=flag == "persistent", **options)  # type: ignore[arg-type]
+    seen = Sample(0, 0, 0)
+
+    def progress(sample: Sample) -> None:
+        nonlocal seen
+        span = sample.seconds - seen.seconds
+        sent, received = (sample.sent - seen.sent) / span, (sample.received - seen.received) / span
+        click.echo(f"{sample.seconds:6.1f} s   sent {sent:10,.0f}/s   received {received:10,.0f}/s", err=True)
+        seen = sample
+
+    result = run_load(parse_uri(uri), load, progress)
+    click.echo(
+        json.dumps({"load": {"uri": _without_password(uri), **options}, **result.to_json()}) if as_json else describe(result)
+    )
+
+
+def describe(result: Result) -> str:
+    lines = [
+        f"sent      {result.sent:12,} messages   {result.sent_per_s:12,.0f}/s",
+        f"received  {result.received:12,} messages   {result.received_per_s:12,.0f}/s",
+    ]
+    if result.refused:
+        lines.append(f"refused   {result.refused:12,} messages")
+    if result.latency_us:
+        lines.append("latency   " + "   ".join(f"{name} {value / 1000:.2f} ms" for name, value in result.latency_us.items()))
+    return "\n".join(lines)
+
+
+def parse_uri(uri: str) -> Address:
+    try:
+        parts = urlsplit(uri)
+        port = parts.port or 5672
+    except ValueError as error:
+        raise InvalidValueError(f"expected a URI as in amqp://guest:guest@127.0.0.1:5672/%2F, got {uri!r}") from error
+    if parts.scheme != "amqp" or not parts.hostname:
+        raise InvalidValueError(f"expected a URI as in amqp://guest:guest@127.0.0.1:5672/%2F, got {uri!r}")
+    vhost = unquote(parts.path[1:]) if parts.path not in ("", "/") else "/"
+    return Address(parts.hostname, port, unquote(parts.username or "guest"), unquote(parts.password or "guest"), vhost)
+
+
+def _without_password(uri: str) -> str:
+    parts = urlsplit(uri)
+    return f"{parts.scheme}://{parts.hostname}:{parts.port or 5672}{parts.path}"
