@@ -28,7 +28,7 @@ def amqp(tool: str, broker: BrokerProcess, *arguments: str) -> subprocess.Comple
 def test_a_message_goes_through_a_queue(broker: BrokerProcess) -> None:
     assert amqp("declare-queue", broker, "--queue=work", "--durable").stdout.strip() == "work"
     assert amqp("publish", broker, "--routing-key=work", "--persistent", "--body=hello").returncode == 0
-    broker.kill()
+    broker.stop()
     broker.start()
     assert amqp("get", broker, "--queue=work").stdout == "hello"
     assert amqp("get", broker, "--queue=work").returncode != 0

@@ -44,10 +44,27 @@ def test_a_step_that_fails_changes_nothing(tmp_path: Path) -> None:
 def test_a_newer_file_is_refused(tmp_path: Path) -> None:
     path = tmp_path / "a.db"
     Database(path, steps=(*STEPS, "CREATE TABLE more (x);")).close()
-    with pytest.raises(
-        holtmq.StoreVersionError, match="is of version 2, written by a newer HoltMQ; expected at most version 1"
-    ):
+    newer, known = len(STEPS) + 1, len(STEPS)
+    expected = f"is of version {newer}, written by a newer HoltMQ; expected at most version {known}"
+    with pytest.raises(holtmq.StoreVersionError, match=expected):
         holtmq.open(path)
+
+
+def test_a_file_of_version_1_is_brought_up_to_date_with_its_messages(tmp_path: Path) -> None:
+    path = tmp_path / "a.db"
+    old = Database(path, steps=STEPS[:1])
+    with old.transaction() as connection:
+        connection.execute(
+            "INSERT INTO queues (vhost, name, durable, auto_delete, exclusive, arguments) VALUES ('/', 'q', 1, 0, 0, '{}')"
+        )
+        connection.execute("INSERT INTO routing_keys VALUES (1, 'k')")
+        connection.execute("INSERT INTO messages VALUES (5, 1, '', 1, 0, 0, NULL, NULL, NULL, NULL, x'6d')")
+    old.close()
+    with holtmq.open(path) as mq:
+        message = mq.queue("q").pop()
+    assert message is not None
+    assert message.body == b"m"
+    assert user_version(path) == len(STEPS)
 
 
 def test_what_is_no_database_is_refused_and_left_alone(tmp_path: Path) -> None:

@@ -49,9 +49,8 @@ def demo() -> None:
     show(Rule("Traffic, through a pickled copy of the router", align="left"))
     _route_traffic(pickle.loads(pickle.dumps(router)))
     show(
-        f"\nSummary: {len(topology.exchanges)} exchanges, {len(topology.queues)} queues, {len(topology.bindings)} bindings; "
-        f"{len(findings)} weak spot found; {consumed:,} messages through a file, {served:,} through a broker, "
-        f"{MESSAGES:,} routed."
+        f"\nSummary: {len(topology.exchanges)} exchanges, {len(topology.queues)} queues, {len(topology.bindings)} bindings, "
+        f"{len(findings)} weak spot; {consumed} messages by file, {served} by broker, {MESSAGES:,} routed."
     )
 
 

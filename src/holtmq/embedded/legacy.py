@@ -111,7 +111,8 @@ def _take_over(mq: Embedded, queue: str, batch: list[tuple[object, ...]], states
             last = max(last + 1, arrived << ID_CLOCK_BITS)
             locked_at, settled_at = _milliseconds(lock_time), _milliseconds(done_time)
             connection.execute(
-                "INSERT INTO messages VALUES (?, NULL, '', ?, ?, ?, NULL, NULL, NULL, ?, ?)",
+                "INSERT INTO messages (id, exchange, key_id, priority, created_at, properties, body) "
+                "VALUES (?, '', ?, ?, ?, ?, ?)",
                 (last, key_id, int(priority or 0), arrived, properties, body),  # type: ignore[call-overload]
             )
             lease_until = mq.now_ms() if state == State.LOCKED else None  # its holder is gone: it comes back with the first pop
