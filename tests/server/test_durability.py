@@ -245,3 +245,36 @@ def test_a_file_moves_between_broker_and_library(tmp_path: Path) -> None:
         assert message.properties["message_id"] == "m1"
         with pytest.raises(RuntimeError, match="open in another process"):
             BrokerProcess(path)
+
+
+def test_a_delayed_message_of_the_library_comes_when_it_is_due(tmp_path: Path) -> None:
+    path = tmp_path / "shop.db"
+    with holtmq.open(path) as mq:
+        mq.declare_queue("q")
+        mq.queue("q").put("later", "k", delay_s=1.0)
+        mq.queue("q").put("now", "k")
+    with broker_process(path) as broker, Amqp(broker.port) as amqp:
+        channel = amqp.channel()
+        channel.consume("q", no_ack=True)
+        assert channel.bodies(2) == [b"now", b"later"]
+
+
+def test_a_deleted_queue_leaves_nothing_in_the_file(tmp_path: Path) -> None:
+    path = tmp_path / "shop.db"
+    with holtmq.open(path) as mq:
+        queue = mq.declare_queue("q")
+        for name in ("ready", "failed", "locked"):
+            queue.put(name, "k")
+        failed = queue.pop()
+        assert failed is not None
+        failed.fail()
+        assert queue.pop() is not None
+        queue.put("later", "k", delay_s=100)
+    with broker_process(path) as broker:
+        with Amqp(broker.port) as amqp:
+            channel = amqp.channel()
+            assert channel.delete("q") == 2
+        broker.stop()
+    connection = sqlite3.connect(path)
+    assert connection.execute("SELECT (SELECT count(*) FROM messages), (SELECT count(*) FROM deliveries)").fetchone() == (0, 0)
+    connection.close()

@@ -14,6 +14,7 @@ from itertools import count
 from holtmq.broker.accounts import Accounts
 from holtmq.broker.channel import Channel
 from holtmq.broker.journal import Journal
+from holtmq.broker.message import restore
 from holtmq.broker.queue import MessageQueue
 from holtmq.broker.session import Session
 from holtmq.broker.vhost import VirtualHost
@@ -52,6 +53,8 @@ class Broker:
         self.is_short_of_memory = False
         self._crowded: list[MessageQueue] = []
         self._memory_limit = memory_limit
+        self._next_due: int | None = None
+        self._released_to = 0
         self._timers: list[tuple[int, int, MessageQueue]] = []
         self._numbers = count(1)
 
@@ -140,6 +143,8 @@ class Broker:
         """Start a turn."""
         self.now_ms = now_ms
         self.last_id = max(self.last_id, now_ms << ID_CLOCK_BITS)
+        if self._next_due is not None and self._next_due <= now_ms:
+            self._release_due()
         while self._timers and self._timers[0][0] <= now_ms:
             _, _, queue = heapq.heappop(self._timers)
             if not queue.is_deleted:
@@ -167,7 +172,20 @@ class Broker:
     @property
     def next_timer(self) -> int | None:
         """When something has to happen although nobody asks."""
-        return self._timers[0][0] if self._timers else None
+        timer = self._timers[0][0] if self._timers else None
+        return min((at_ms for at_ms in (timer, self._next_due) if at_ms is not None), default=None)
+
+    def watch_delayed(self) -> None:
+        """Mind the messages in the file that are to become ready later."""
+        self._next_due = self.journal.next_due(self._released_to)
+
+    def _release_due(self) -> None:
+        queues = {queue.id: queue for vhost in self.vhosts.values() for queue in vhost.queues.values()}
+        for queue_id, row in self.journal.take_due(self._released_to, self.now_ms):
+            if queue_id in queues:
+                queues[queue_id].admit(restore(row, self.properties))
+        self._released_to = self.now_ms
+        self.watch_delayed()
 
     def schedule(self, queue: MessageQueue, at_ms: int) -> None:
         heapq.heappush(self._timers, (at_ms, self.next_number(), queue))

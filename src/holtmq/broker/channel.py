@@ -292,6 +292,7 @@ class Channel:
         queue.unsettled += number
         if messages[-1].stored:
             self.broker.journal.delivered(queue.id, messages[-1].id)
+            queue.let_go(messages)
 
     def send_reply(self, consumer: Consumer, message: Message) -> None:
         self.outlet.deliver(consumer, self._next_tag, (message,), ())

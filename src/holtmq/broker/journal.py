@@ -32,8 +32,20 @@ class Journal(Protocol):
     def read(self, queue_id: int, priority: int, after_id: int, limit: int, most_bytes: int) -> Sequence[StoredRow]:
         """Messages of a queue as far as they are on disk, in their order, a few at a time."""
 
+    def read_one(self, queue_id: int, message_id: int) -> Sequence[StoredRow]:
+        """A message that `read` gave before and that was not removed since."""
+
     def purge(self, queue_id: int, but: Collection[int]) -> None:
         """All messages of a queue leave it, but those of these ids."""
+
+    def forget_queue(self, queue_id: int) -> None:
+        """A queue is gone, and whatever the file has of it."""
+
+    def next_due(self, after_ms: int) -> int | None:
+        """When the first message becomes ready that the embedded library put with a delay, of those after a time."""
+
+    def take_due(self, after_ms: int, now_ms: int) -> Sequence[tuple[int, StoredRow]]:
+        """Messages that become ready between two times, with the ids of their queues."""
 
     def delivered(self, queue_id: int, up_to: int) -> None:
         """Messages up to this id may have been seen by a consumer."""

@@ -27,7 +27,7 @@ class Origin:
 class Message:
     """A message, once, however many queues it is in; its id is its place in the order of each of them."""
 
-    __slots__ = ("content", "copies", "id", "origin", "properties", "size", "stored")
+    __slots__ = ("content", "copies", "id", "is_restored", "origin", "properties", "size", "stored")
 
     def __init__(
         self, message_id: int, origin: Origin, properties: Properties, content: Content, size: int, copies: int
@@ -36,11 +36,14 @@ class Message:
         self.origin = origin
         self.properties = properties
         self.content = content
+        """Empty where it was let go of, because the file has it and a consumer holds the message."""
         self.size = size
         """The length of the body."""
         self.copies = copies
         """How many queues it was routed to."""
         self.stored = IN_MEMORY
+        self.is_restored = False
+        """Whether it was read from the file, for one queue alone."""
 
     @property
     def arrived_ms(self) -> int:
@@ -57,6 +60,7 @@ def restore(row: StoredRow, cache: dict[bytes, Properties]) -> Message:
     content = make_content(raw, row.body)
     message = Message(row.id, Origin(row.exchange, row.routing_key), properties, content, len(row.body), 1)
     message.stored = SHARED
+    message.is_restored = True
     return message
 
 

@@ -99,6 +99,7 @@ class MessageQueue:
         self._busy_until = 0
         self._timer: int | None = None
         self._used_at = host.now_ms
+        self._is_use_watched = False
         self._lanes: list[Lane] = []
         self.apply(rules)
 
@@ -111,8 +112,7 @@ class MessageQueue:
         self._has_rules = bool(rules.max_priority or rules.message_ttl_ms is not None or rules.limits_length)
         self._is_simple = False
         self._settle_pace()
-        if rules.expires_ms is not None:
-            self._host.schedule(self, self._used_at + rules.expires_ms)
+        self._watch_use()
         self._drop_excess()
 
     @property
@@ -228,14 +228,17 @@ class MessageQueue:
             self._busy_until = self._host.now_ms + BUSY_MS
 
     def take(self, limit: int) -> list[Message]:
-        """Remove up to so many messages from the front; those whose time is over go to the dead letters on the way."""
+        """Remove up to so many messages from the front; those whose time is over go to the dead letters on the way.
+
+        What came back from a consumer may have to be read from the file again.
+        """
         taken: list[Message] = []
         for lane in self._lanes:
             while len(taken) < limit and (lane.returned or lane.ready or self._fill(lane)):
                 if lane.returned or self._terms:
                     message = self._pop_checked(lane)
                     if message is not None:
-                        taken.append(message)
+                        taken.append(self._whole(message))
                 else:
                     taken += lane.pop_many(limit - len(taken))
         self._memory -= sum([message.size for message in taken])
@@ -251,6 +254,18 @@ class MessageQueue:
             self._die(message, "expired")
             return None
         return message
+
+    def let_go(self, messages: list[Message]) -> None:
+        """Consumers hold messages: the content of those that the file has need not be kept for them."""
+        for message in messages:
+            if message.is_restored:
+                message.content = b""
+
+    def _whole(self, message: Message) -> Message:
+        if message.content:
+            return message
+        (row,) = self._journal.read_one(self.id, message.id)
+        return self._host.restore(row)
 
     def settle(self, message: Message) -> None:
         """A consumer is done with a message."""
@@ -289,6 +304,13 @@ class MessageQueue:
         if not self.is_awake:
             self._host.wake(self)
 
+    def admit(self, message: Message) -> None:
+        """A message that waited in the file for its time takes its place in the order of arrival."""
+        self._lanes[-1].take_back(message)
+        self._memory += message.size
+        self._is_simple = False
+        self._host.wake(self)
+
     def reject(self, message: Message) -> None:
         """A consumer does not want a message, and nobody else shall have it."""
         self.unsettled -= 1
@@ -316,7 +338,12 @@ class MessageQueue:
     def use(self) -> None:
         """Somebody uses the queue, so it does not expire for a while."""
         self._used_at = self._host.now_ms
-        if self.rules.expires_ms is not None:
+        self._watch_use()
+
+    def _watch_use(self) -> None:
+        """Come back when it may have been unused for too long."""
+        if self.rules.expires_ms is not None and not self._is_use_watched:
+            self._is_use_watched = True
             self._host.schedule(self, self._used_at + self.rules.expires_ms)
 
     def redelivered(self, message: Message) -> bool:
@@ -345,9 +372,13 @@ class MessageQueue:
             self._timer = None
             self._drop_expired()
             self._watch_front()
-        expires_ms = self.rules.expires_ms
-        if expires_ms is not None and not self.consumers and self._used_at + expires_ms <= now:
-            self._host.delete_queue(self)
+        if self._is_use_watched and self._used_at + (self.rules.expires_ms or 0) <= now:
+            self._is_use_watched = False
+            if self.rules.expires_ms is not None and not self.consumers:
+                self._host.delete_queue(self)
+        elif self._is_use_watched:
+            self._is_use_watched = False
+            self._watch_use()
 
     def _drop_expired(self) -> None:
         now = self._host.now_ms
@@ -456,7 +487,7 @@ class MessageQueue:
             self._die(messages[0], "maxlen")
 
     def _die(self, message: Message, reason: str) -> None:
-        self._host.bury(message, self, reason)
+        self._host.bury(self._whole(message), self, reason)
         self._drop(message)
 
     def _drop(self, message: Message) -> None:

@@ -109,6 +109,7 @@ class VirtualHost:
         for consumer in consumers:
             consumer.channel.consumers.pop(consumer.tag, None)
             consumer.channel.outlet.cancel(consumer)
+        self.journal.forget_queue(queue.id)
         del self.queues[queue.name]
         if queue.owner is not None:
             queue.owner.exclusive_queues.pop(queue.name, None)

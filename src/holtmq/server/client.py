@@ -68,6 +68,7 @@ class Client(asyncio.Protocol):
         self._has_received = self._has_sent = False
         self._idle_beats = 0
         self._is_reading = True
+        self._has_left = False
 
     # The socket
 
@@ -156,13 +157,15 @@ class Client(asyncio.Protocol):
 
     def _leave(self) -> None:
         """The connection is over, or will be when the client says close-ok."""
+        if self.connection.state == State.CLOSED and not self.connection.has_output:
+            self._transport.close()
+        if self._has_left:
+            return
+        self._has_left = True
         if self.session is not None:
             self.session.close()
             self.session = None
-        if self.connection.state == State.CLOSED and not self.connection.has_output:
-            self._transport.close()
-        else:
-            self._later(CLOSE_TIMEOUT_S, self._transport.abort)
+        self._later(CLOSE_TIMEOUT_S, self._transport.abort)
         reason = self.connection.close_reason
         if reason is not None:
             log.warning("closing %s: %s %s", self.name, reason.reply_code, reason)
@@ -230,7 +233,7 @@ class Client(asyncio.Protocol):
 
     def tuned(self, heartbeat_s: int) -> None:
         if heartbeat_s:
-            self._beat(heartbeat_s / 2)
+            self._later(heartbeat_s / 2, lambda: self._beat(heartbeat_s / 2))
 
     def enter(self, vhost: str) -> None:
         assert self._user is not None

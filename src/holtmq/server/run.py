@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import gc
+import resource
 import signal
 import threading
 from collections.abc import Callable, Iterator
@@ -24,6 +25,8 @@ def serve(config: Config, on_ready: Callable[[Server], None]) -> None:
     """Run until SIGTERM or SIGINT."""
     keep_freed_memory()
     gc.set_threshold(*GARBAGE)
+    _, most_files = resource.getrlimit(resource.RLIMIT_NOFILE)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (most_files, most_files))  # each client is one
     uvloop.run(_serve(config, on_ready))
 
 

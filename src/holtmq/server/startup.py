@@ -44,6 +44,7 @@ def recover(broker: Broker, journal: Journal) -> None:
             state = states[name, queue.name]
             rules = QueueRules.of(queue, vhost.router.registry.queue_policy(queue.name))
             vhost.open_queue(queue, state.id, rules).recover(state.counts, state.size, state.delivered_to, state.next_expiry)
+    broker.watch_delayed()
     users, permissions = journal.accounts()
     broker.accounts.users.update((user.name, user) for user in users)
     for permission in permissions:

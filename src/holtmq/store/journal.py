@@ -33,14 +33,30 @@ INSERT INTO messages (id, queue_id, exchange, key_id, priority, created_at, raw_
 VALUES (?1, ?2, ?3, ?4, 0, ?1 >> {ID_CLOCK_BITS}, ?5, ?6)
 """
 ADD_DELIVERY = "INSERT INTO deliveries VALUES (?, ?, 0, ?, ?, 0, NULL, ?, NULL, NULL)"
-READ = """
+COLUMNS = """
 SELECT messages.id, exchange, key, deliveries.priority, deliveries.expires_at, attempts, headers, properties,
        raw_properties, body
-FROM deliveries INDEXED BY ready
+FROM deliveries"""
+READ = f"""{COLUMNS} INDEXED BY ready
 JOIN messages ON messages.id = message_id JOIN routing_keys ON routing_keys.id = messages.key_id
 WHERE deliveries.queue_id = ? AND state = 0 AND deliveries.priority = ? AND message_id > ?
 ORDER BY message_id LIMIT ?
 """
+READ_ONE = f"""{COLUMNS}
+JOIN messages ON messages.id = message_id JOIN routing_keys ON routing_keys.id = messages.key_id
+WHERE deliveries.queue_id = ? AND message_id = ?
+"""
+DUE = (
+    COLUMNS.replace("SELECT", "SELECT deliveries.queue_id,", 1)
+    + """
+JOIN messages ON messages.id = message_id JOIN routing_keys ON routing_keys.id = messages.key_id
+WHERE state = 5 AND deliveries.due_at > ? AND deliveries.due_at <= ?
+"""
+)
+FORGET_QUEUE = tuple(
+    f"DELETE FROM deliveries WHERE queue_id = ? AND {condition} RETURNING message_id"
+    for condition in ("state = 0", "due_at IS NOT NULL", "settled_at IS NOT NULL")  # each has its index
+)
 PURGE = """
 DELETE FROM deliveries WHERE queue_id = ? AND state = 0 AND message_id NOT IN (SELECT value FROM json_each(?))
 RETURNING message_id
@@ -180,8 +196,18 @@ class Journal:
         self._change(self._purge, queue_id, json.dumps(list(but)))
 
     def _purge(self, queue_id: int, but: str) -> None:
+        self._remove(PURGE, queue_id, but)
+
+    def forget_queue(self, queue_id: int) -> None:
+        self._change(self._forget_queue, queue_id)
+
+    def _forget_queue(self, queue_id: int) -> None:
+        for statement in FORGET_QUEUE:
+            self._remove(statement, queue_id)
+
+    def _remove(self, statement: str, *parameters: object) -> None:
         connection = self._database.connection
-        removed = connection.execute(PURGE, (queue_id, but)).fetchall()
+        removed = connection.execute(statement, parameters).fetchall()
         connection.executemany(FREE_MESSAGE, [(message_id, message_id) for (message_id,) in removed])
 
     def add_exchange(self, exchange: Exchange) -> None:
@@ -329,6 +355,20 @@ class Journal:
                 break
         return rows
 
+    def read_one(self, queue_id: int, message_id: int) -> Sequence[StoredRow]:
+        rows = self._reader.execute(READ_ONE, (queue_id, message_id)).fetchall()
+        return [StoredRow(*values) for values in rows]
+
+    def next_due(self, after_ms: int) -> int | None:
+        query = "SELECT min(due_at) FROM deliveries WHERE state = 5 AND due_at > ?"
+        return self._reader.execute(query, (after_ms,)).fetchone()[0]  # type: ignore[no-any-return]
+
+    def take_due(self, after_ms: int, now_ms: int) -> Sequence[tuple[int, StoredRow]]:
+        rows = self._reader.execute(DUE, (after_ms, now_ms)).fetchall()
+        release = "UPDATE deliveries SET state = 0, due_at = NULL WHERE state = 5 AND due_at <= ?"
+        self._change(self._database.connection.execute, release, (now_ms,))
+        return [(queue_id, StoredRow(*values)) for queue_id, *values in rows]
+
     def recover(self) -> tuple[Topology, dict[tuple[str, str], QueueState], int]:
         """What the file has: the topology, each queue by vhost and name, and the highest id of a message so far.
 
@@ -345,6 +385,7 @@ class Journal:
                 "AND queue_id NOT IN (SELECT id FROM queues)"
             )
             MessageStore(database, self._keys).index_arrivals(connection)
+            connection.execute("DELETE FROM routing_keys WHERE id NOT IN (SELECT key_id FROM deliveries)")
             connection.execute("UPDATE deliveries SET state = 0, due_at = NULL, locked_at = NULL WHERE state = 1")
             connection.execute(
                 "UPDATE deliveries SET priority = (SELECT coalesce(json_extract(arguments, '$.\"x-max-priority\"'), 0) "

@@ -1,0 +1,111 @@
+"""A broker without sockets, on a journal in memory, with a clock that the test turns."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from typing import Any
+
+import pytest
+
+from holtmq.broker.broker import Broker
+from holtmq.broker.channel import Channel
+from holtmq.broker.consumer import Consumer
+from holtmq.broker.message import Message
+from holtmq.server.startup import recover
+from holtmq.store.database import Database
+from holtmq.store.journal import Journal
+from holtmq.table import FieldValue
+from holtmq.wire.content import encode_properties, make_content
+
+START_MS = 1_700_000_000_000
+
+
+class Client:
+    """The other end of a channel: it remembers what it was told."""
+
+    def __init__(self, bench: Bench) -> None:
+        self.is_writable = True
+        self.deliveries: list[tuple[int, Message, bool]] = []
+        self.confirms: list[tuple[int, bool]] = []
+        self.refused: list[int] = []
+        self.returned: list[Message] = []
+        self.cancelled: list[str] = []
+        self._bench = bench
+        session = bench.broker.open_session(bench.broker.accounts.users["guest"], "/", {})
+        self.channel: Channel = session.open_channel(1, self)
+
+    @property
+    def bodies(self) -> list[bytes]:
+        return [message.body for _, message, _ in self.deliveries]
+
+    def deliver(self, consumer: Consumer, first_tag: int, messages: Sequence[Message], redelivered: Collection[int]) -> None:
+        for tag, message in enumerate(messages, first_tag):
+            self.deliveries.append((tag, message, message.id in redelivered))
+
+    def confirm(self, tag: int, *, multiple: bool) -> None:
+        self.confirms.append((tag, multiple))
+
+    def refuse(self, tag: int) -> None:
+        self.refused.append(tag)
+
+    def give_back(self, message: Message) -> None:
+        self.returned.append(message)
+
+    def cancel(self, consumer: Consumer) -> None:
+        self.cancelled.append(consumer.tag)
+
+    def declare(self, queue: str, *, durable: bool = False, **arguments: FieldValue) -> None:
+        table: Mapping[str, FieldValue] = {f"x-{name.replace('_', '-')}": value for name, value in arguments.items()}
+        self.channel.declarer.declare_queue(
+            queue, is_durable=durable, is_exclusive=False, is_auto_delete=False, arguments=table
+        )
+
+    def publish(self, exchange: str, key: str, body: bytes = b"m", *, mandatory: bool = False, **properties: Any) -> None:
+        raw = encode_properties(properties)
+        publication = self.channel.publication(exchange, key, is_mandatory=mandatory)
+        self.channel.publish(publication, raw, make_content(raw, body), len(body))
+
+    def consume(self, queue: str, *, auto_ack: bool = False, **arguments: FieldValue) -> str:
+        return self.channel.consume(queue, "", is_auto_ack=auto_ack, is_exclusive=False, arguments=arguments)
+
+    def get(self, queue: str) -> bytes | None:
+        fetched = self.channel.get(queue, is_auto_ack=True)
+        return fetched.message.body if fetched else None
+
+
+class Bench:
+    """Everything of a broker that a test touches."""
+
+    def __init__(self) -> None:
+        self.journal = Journal(Database(":memory:"))
+        self.broker = Broker(self.journal)
+        self.now_ms = START_MS
+        self.broker.begin(self.now_ms)
+        recover(self.broker, self.journal)
+        self.turn()
+
+    def client(self) -> Client:
+        return Client(self)
+
+    def turn(self, wait_ms: int = 0) -> None:
+        """End the turn, and begin the next one after a while."""
+        self.broker.end()
+        self.now_ms += wait_ms
+        self.broker.begin(self.now_ms)
+
+    def to_disk(self) -> None:
+        """What was collected is written."""
+        self.broker.sealed()
+        self.journal.write()
+        self.broker.committed(self.journal.commit())
+        self.turn()
+
+    def count(self, queue: str) -> int:
+        return self.broker.vhosts["/"].queue(queue).message_count
+
+
+@pytest.fixture
+def bench() -> Iterator[Bench]:
+    bench = Bench()
+    yield bench
+    bench.journal.close()

@@ -1,0 +1,253 @@
+"""The rules of queues, without sockets and without waiting."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from holtmq.broker import queue as queue_module
+from holtmq.errors import NotFoundError, PreconditionFailedError
+from holtmq.topology import Policy
+from tests.broker.conftest import Bench
+
+
+def test_a_message_expires_when_its_time_is_over_and_not_before(bench: Bench) -> None:
+    client = bench.client()
+    client.declare("q", message_ttl=1000)
+    client.publish("", "q")
+    bench.turn(wait_ms=1000)
+    assert bench.count("q") == 1
+    bench.turn(wait_ms=1)
+    assert bench.count("q") == 0
+
+
+def test_a_queue_expires_when_it_was_not_used_for_long_enough(bench: Bench) -> None:
+    client = bench.client()
+    client.declare("q", expires=1000)
+    bench.turn(wait_ms=900)
+    client.get("q")
+    bench.turn(wait_ms=900)
+    assert bench.count("q") == 0
+    bench.turn(wait_ms=101)
+    with pytest.raises(NotFoundError):
+        bench.count("q")
+
+
+def test_a_queue_with_a_consumer_does_not_expire_until_it_has_left(bench: Bench) -> None:
+    client = bench.client()
+    client.declare("q", expires=1000)
+    tag = client.consume("q")
+    bench.turn(wait_ms=5000)
+    client.channel.cancel(tag)
+    bench.turn(wait_ms=999)
+    assert bench.count("q") == 0
+    bench.turn(wait_ms=2)
+    with pytest.raises(NotFoundError):
+        bench.count("q")
+
+
+def test_using_a_queue_often_does_not_pile_up_timers(bench: Bench) -> None:
+    client = bench.client()
+    client.declare("q", expires=60_000)
+    for _ in range(1000):
+        client.get("q")
+    assert len(bench.broker._timers) == 1
+
+
+def test_a_message_given_back_too_often_is_a_dead_letter(bench: Bench) -> None:
+    client = bench.client()
+    client.declare("dead")
+    client.declare("q", delivery_limit=2, dead_letter_exchange="", dead_letter_routing_key="dead")
+    client.publish("", "q", b"poison")
+    client.consume("q")
+    for attempt in range(3):
+        bench.turn()
+        tag, _, is_redelivered = client.deliveries[-1]
+        assert is_redelivered == (attempt > 0)
+        client.channel.reject(tag, multiple=False, requeue=True)
+    bench.turn()
+    assert len(client.deliveries) == 3
+    letter = client.channel.get("dead", is_auto_ack=True)
+    assert letter is not None
+    deaths: Any = letter.message.properties.headers["x-death"]
+    assert [death["reason"] for death in deaths] == ["delivery_limit"]
+
+
+def test_a_binding_gives_a_priority_and_a_time_to_live(bench: Bench) -> None:
+    client = bench.client()
+    client.declare("q", max_priority=9)
+    client.channel.declarer.bind_queue("q", "amq.topic", "urgent", {"x-priority": 7})
+    client.channel.declarer.bind_queue("q", "amq.topic", "brief", {"x-message-ttl": 100})
+    client.publish("amq.topic", "brief", b"brief")
+    client.publish("amq.topic", "other", b"unbound")
+    client.publish("amq.topic", "urgent", b"urgent")
+    assert client.get("q") == b"urgent"
+    bench.turn(wait_ms=102)
+    assert client.get("q") is None
+
+
+def test_a_policy_applies_to_queues_that_are_there_and_can_be_taken_back(bench: Bench) -> None:
+    client = bench.client()
+    client.declare("orders")
+    for _ in range(5):
+        client.publish("", "orders")
+    bench.broker.set_policy(Policy("short", "^ord", {"max-length": 2}))
+    assert bench.count("orders") == 2
+    bench.broker.remove_policy("/", "short")
+    for _ in range(5):
+        client.publish("", "orders")
+    assert bench.count("orders") == 7
+
+
+def test_of_a_limit_by_argument_and_by_policy_the_lower_counts(bench: Bench) -> None:
+    client = bench.client()
+    bench.broker.set_policy(Policy("short", "", {"max-length": 3}))
+    client.declare("long", max_length=5)
+    client.declare("short", max_length=2)
+    for _ in range(9):
+        client.publish("", "long")
+        client.publish("", "short")
+    assert (bench.count("long"), bench.count("short")) == (3, 2)
+
+
+def test_a_confirm_of_a_persistent_message_waits_for_the_disk(bench: Bench) -> None:
+    client = bench.client()
+    client.declare("q", durable=True)
+    bench.to_disk()
+    client.channel.select_confirms()
+    for _ in range(3):
+        client.publish("", "q", delivery_mode=2)
+    bench.turn()
+    assert client.confirms == []
+    bench.to_disk()
+    assert client.confirms == [(3, True)]
+
+
+def test_a_confirm_of_a_transient_message_does_not_wait(bench: Bench) -> None:
+    client = bench.client()
+    client.declare("q", durable=True)
+    client.channel.select_confirms()
+    client.publish("", "q", delivery_mode=1)
+    bench.turn()
+    assert client.confirms == [(1, False)]
+
+
+def test_what_comes_while_a_batch_is_written_is_confirmed_with_the_next(bench: Bench) -> None:
+    client = bench.client()
+    client.declare("q", durable=True)
+    client.channel.select_confirms()
+    client.publish("", "q", delivery_mode=2)
+    bench.turn()
+    bench.broker.sealed()
+    bench.journal.write()
+    client.publish("", "q", delivery_mode=2)
+    bench.turn()
+    bench.broker.committed(bench.journal.commit())
+    bench.turn()
+    assert client.confirms == [(1, False)]
+    bench.to_disk()
+    assert client.confirms == [(1, False), (2, False)]
+
+
+def test_a_message_acknowledged_before_it_was_written_is_never_written(bench: Bench) -> None:
+    client = bench.client()
+    client.declare("q", durable=True)
+    bench.to_disk()
+    client.channel.select_confirms()
+    client.consume("q")
+    client.publish("", "q", delivery_mode=2)
+    bench.turn()
+    client.channel.ack(1, multiple=False)
+    bench.to_disk()
+    assert client.confirms == [(1, False)]
+    assert bench.journal._database.connection.execute("SELECT count(*) FROM messages").fetchone() == (0,)
+
+
+def test_what_consumers_hold_of_a_long_backlog_is_not_kept_in_memory(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(queue_module, "WINDOW_MESSAGES", 10)
+    client = bench.client()
+    client.declare("q")
+    for number in range(200):
+        client.publish("", "q", b"%d" % number)
+        bench.turn()
+    bench.to_disk()
+    client.consume("q")
+    bench.turn()
+    held = [message for _, message, _ in client.deliveries]
+    assert len(held) == 200
+    assert sum(1 for message in held if message.content) < 50
+    client.channel.reject(0, multiple=True, requeue=True)
+    bench.turn()
+    again = client.deliveries[200:]
+    assert [is_redelivered for _, _, is_redelivered in again] == [True] * 200
+    assert [message.id for _, message, _ in again] == [message.id for message in held]
+
+
+def test_a_message_let_go_of_and_given_back_is_read_again(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(queue_module, "WINDOW_MESSAGES", 1)
+    client = bench.client()
+    client.declare("dead")
+    client.declare("q", dead_letter_exchange="", dead_letter_routing_key="dead")
+    for number in range(20):
+        client.publish("", "q", b"%d" % number, message_id=str(number))
+        bench.turn()
+    bench.to_disk()
+    tag = client.consume("q")
+    bench.turn()
+    client.channel.cancel(tag)
+    client.channel.reject(19, multiple=True, requeue=True)
+    client.channel.reject(20, multiple=False, requeue=False)
+    bench.turn()
+    assert [client.get("q") for _ in range(20)] == [b"%d" % number for number in range(19)] + [None]
+    assert client.get("dead") == b"19"
+
+
+def test_a_consumer_that_does_not_read_gets_nothing_until_it_does(bench: Bench) -> None:
+    client = bench.client()
+    client.declare("q")
+    client.consume("q", auto_ack=True)
+    client.is_writable = False
+    client.publish("", "q")
+    bench.turn()
+    assert client.deliveries == []
+    client.is_writable = True
+    client.channel.resume()
+    bench.turn()
+    assert client.bodies == [b"m"]
+
+
+def test_closing_a_session_gives_everything_back_to_others(bench: Bench) -> None:
+    one, other = bench.client(), bench.client()
+    one.declare("q")
+    one.publish("", "q", b"1")
+    one.publish("", "q", b"2")
+    one.consume("q")
+    bench.turn()
+    other.consume("q")
+    one.channel.session.close()
+    bench.turn()
+    assert [(message.body, again) for _, message, again in other.deliveries] == [(b"1", True), (b"2", True)]
+
+
+def test_a_transaction_across_queues_is_one_batch(bench: Bench) -> None:
+    client = bench.client()
+    client.declare("a", durable=True)
+    client.declare("b", durable=True)
+    bench.to_disk()
+    client.channel.select_transactions()
+    client.publish("", "a", delivery_mode=2)
+    client.publish("", "b", delivery_mode=2)
+    assert not bench.journal.has_changes
+    batch = bench.journal.batch
+    client.channel.commit()
+    assert bench.journal.has_changes
+    assert bench.journal.batch == batch
+
+
+def test_a_bad_expiration_is_refused_and_nothing_is_published(bench: Bench) -> None:
+    client = bench.client()
+    client.declare("q")
+    with pytest.raises(PreconditionFailedError, match="'-1'"):
+        client.publish("", "q", expiration="-1")
+    assert bench.count("q") == 0
