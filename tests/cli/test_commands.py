@@ -11,6 +11,7 @@ import pytest
 
 from holtmq import open as open_file
 from holtmq.cli.demo import shop
+from holtmq.testing import TestBroker
 from tests.topology.record_exports import FOLDER
 
 
@@ -59,6 +60,31 @@ def test_check_takes_real_exports() -> None:
     done = holtmq("definitions", "check", FOLDER / "rabbitmqctl.json")
     assert done.returncode == 0
     assert "dangling binding" in done.stdout
+
+
+def test_bench_loads_a_broker_and_tells_what_it_saw(holtmq_broker: TestBroker) -> None:
+    uri = f"amqp://127.0.0.1:{holtmq_broker.port}"
+    done = holtmq("bench", "--uri", uri, "-C", "2000", "-z", "20", "-q", "50", "-f", "persistent", "-c", "100", "--json")
+    assert done.returncode == 0, done.stderr
+    result = json.loads(done.stdout)
+    assert (result["sent"], result["received"], result["refused"]) == (2000, 2000, 0)
+    timed = holtmq("bench", "--uri", uri, "-C", "200", "-r", "1000", "-x", "2", "-y", "2", "-s", "64")
+    assert "latency   p50" in timed.stdout
+
+
+@pytest.mark.parametrize(
+    ("uri", "expected"),
+    [
+        ("http://127.0.0.1", "expected a URI as in amqp://"),
+        ("amqp://127.0.0.1:1", "no broker at 127.0.0.1:1"),
+        ("amqp://guest:wrong@127.0.0.1:{port}", "hung up"),
+    ],
+)
+def test_bench_without_a_broker_says_so(holtmq_broker: TestBroker, uri: str, expected: str) -> None:
+    done = holtmq("bench", "--uri", uri.format(port=holtmq_broker.port), "-z", "1")
+    assert done.returncode == 1
+    assert expected in done.stderr
+    assert len(done.stderr.splitlines()) == 1
 
 
 def test_demo_runs_to_its_summary() -> None:

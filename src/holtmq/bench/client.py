@@ -50,7 +50,7 @@ class Client(asyncio.Protocol):
         self._transport: asyncio.Transport
         self.rest = b""
         """What came and was not looked at yet."""
-        self._replies: asyncio.Queue[Method] = asyncio.Queue()
+        self._replies: asyncio.Queue[Method | None] = asyncio.Queue()
         self._can_write = asyncio.Event()
         self._can_write.set()
         self.raw: Callable[[bytes], None] | None = None
@@ -59,7 +59,10 @@ class Client(asyncio.Protocol):
     @classmethod
     async def connect(cls, address: Address) -> Client:
         loop = asyncio.get_running_loop()
-        _, client = await loop.create_connection(cls, address.host, address.port)
+        try:
+            _, client = await loop.create_connection(cls, address.host, address.port)
+        except OSError as error:
+            raise LoadError(f"no broker at {address.host}:{address.port}: {error}") from error
         client.write_soon(PROTOCOL_HEADER)
         await client.expect(wire.ConnectionStart)
         response = f"\0{address.user}\0{address.password}".encode()
@@ -86,6 +89,8 @@ class Client(asyncio.Protocol):
             method = await asyncio.wait_for(self._replies.get(), REPLY_TIMEOUT_S)
         except TimeoutError:
             raise LoadError(f"expected {kind.label()} from the broker, got nothing for {REPLY_TIMEOUT_S:g} s") from None
+        if method is None:
+            raise LoadError(f"expected {kind.label()} from the broker, but it hung up: {self.lost}")
         if not isinstance(method, kind):
             raise LoadError(f"expected {kind.label()} from the broker, got {method}")
         return method
@@ -107,6 +112,7 @@ class Client(asyncio.Protocol):
 
     def connection_lost(self, error: Exception | None) -> None:
         self.lost = error or ConnectionResetError("connection closed")
+        self._replies.put_nowait(None)
         self._can_write.set()
 
     def pause_writing(self) -> None:
