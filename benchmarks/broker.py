@@ -18,6 +18,7 @@ from pathlib import Path
 
 import matplotlib.pyplot as plt
 
+from benchmarks.relay import relayed_per_s
 from holtmq.bench import Load, Result, run_load
 from holtmq.bench.client import Address
 from tests.amqp_client import Amqp
@@ -26,7 +27,8 @@ from tests.server.process import BrokerProcess, broker_process
 
 PLOT = Path(__file__).with_name("broker.svg")
 SIZES = (16, 100, 1024, 65_536)
-CONFIRM_WINDOW = 2000
+CONFIRM_WINDOW = 1000
+WINDOWS = (100, 300, 500, 1000, 2000)
 BACKLOG = 1_000_000
 CONNECTIONS = 500
 
@@ -75,7 +77,9 @@ def main() -> None:
                 )
         if options.only:
             return
+        windows(holtmq, rabbitmq, seconds)
         latency(holtmq, rabbitmq, seconds)
+    print(f"\na relay without AMQP: {relayed_per_s(65_536, seconds):,.0f} messages of 64 KiB a second")
     memory(BACKLOG // (50 if options.quick else 1))
     start_up()
     draw([(name, ours / theirs) for name, ours, _, theirs, _ in rows])
@@ -119,6 +123,18 @@ def measure(peer: Peer, load: Load) -> tuple[float, float]:
     before = peer.cpu_s()
     result: Result = run_load(peer.address, load)
     return result.received_per_s, (peer.cpu_s() - before) / result.received * 1e6
+
+
+def windows(holtmq: Peer, rabbitmq: Peer, seconds: float) -> None:
+    """What the distance between a publisher and its confirms makes of it."""
+    print("\n| persistent, confirmed, acked, 1 to 1, 16 bytes | HoltMQ | RabbitMQ | ratio |\n|---|---|---|---|")
+    for window in WINDOWS:
+        load = Load(size=16, qos=500, persistent=True, confirm=window, time_s=seconds)
+        ours, theirs = (run_load(peer.address, load).received_per_s for peer in (holtmq, rabbitmq))
+        print(
+            f"| up to {window:,} messages ahead of their confirms | {ours:,.0f} | {theirs:,.0f} | {ours / theirs:.1f} |",
+            flush=True,
+        )
 
 
 def latency(holtmq: Peer, rabbitmq: Peer, seconds: float) -> None:

@@ -1,0 +1,102 @@
+"""The most that can be had: a process that passes bytes on from one socket to another, without AMQP, under the same load."""
+
+from __future__ import annotations
+
+import asyncio
+import multiprocessing
+import time
+from multiprocessing.connection import Connection
+from typing import cast
+
+import uvloop
+
+from holtmq.allocator import keep_freed_memory
+
+BUFFER_BYTES = 1024 * 1024
+CONSUMER = b"C"
+
+
+class Relay(asyncio.Protocol):
+    """What comes from the one who is no consumer goes to the consumer."""
+
+    consumer: Relay | None = None
+    producer: Relay | None = None
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        self.transport = cast("asyncio.Transport", transport)
+        self.transport.set_write_buffer_limits(high=BUFFER_BYTES)
+
+    def data_received(self, data: bytes) -> None:
+        if Relay.consumer is None:
+            assert data == CONSUMER
+            Relay.consumer = self
+            return
+        Relay.producer = self
+        Relay.consumer.transport.write(data)
+
+    def pause_writing(self) -> None:
+        if Relay.producer is not None:
+            Relay.producer.transport.pause_reading()
+
+    def resume_writing(self) -> None:
+        if Relay.producer is not None:
+            Relay.producer.transport.resume_reading()
+
+
+class Sender(asyncio.Protocol):
+    def __init__(self) -> None:
+        self.can_write = asyncio.Event()
+        self.can_write.set()
+
+    def pause_writing(self) -> None:
+        self.can_write.clear()
+
+    def resume_writing(self) -> None:
+        self.can_write.set()
+
+
+class Counter(asyncio.Protocol):
+    received = 0
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        cast("asyncio.Transport", transport).write(CONSUMER)
+
+    def data_received(self, data: bytes) -> None:
+        self.received += len(data)
+
+
+def relayed_per_s(size: int, seconds: float) -> float:
+    """How many messages of a size pass through in a second."""
+    here, there = multiprocessing.Pipe()
+    process = multiprocessing.get_context("spawn").Process(target=_relay, args=(there,), daemon=True)
+    process.start()
+    try:
+        keep_freed_memory()
+        return uvloop.run(_load(here.recv(), size, seconds)) / size
+    finally:
+        process.terminate()
+        process.join()
+
+
+def _relay(pipe: Connection) -> None:
+    keep_freed_memory()
+    uvloop.run(_serve(pipe))
+
+
+async def _serve(pipe: Connection) -> None:
+    server = await asyncio.get_running_loop().create_server(Relay, "127.0.0.1", 0)
+    pipe.send(server.sockets[0].getsockname()[1])
+    await server.serve_forever()
+
+
+async def _load(port: int, size: int, seconds: float) -> float:
+    loop = asyncio.get_running_loop()
+    _, counter = await loop.create_connection(Counter, "127.0.0.1", port)
+    await asyncio.sleep(0.2)
+    transport, sender = await loop.create_connection(Sender, "127.0.0.1", port)
+    piece, start = bytes(max(size, 32 * 1024)), time.perf_counter()
+    while time.perf_counter() - start < seconds:
+        await sender.can_write.wait()
+        transport.write(piece)
+        await asyncio.sleep(0)
+    return counter.received / seconds
