@@ -99,7 +99,7 @@ def receive(data: bytes, cuts: list[int]) -> tuple[Recorder, Connection, bytes]:
     places = [0, *sorted(cut % (len(data) + 1) for cut in cuts), len(data)]
     for start, end in itertools.pairwise(places):
         connection.receive(data[start:end])
-    return recorder, connection, connection.take_output()
+    return recorder, connection, b"".join(connection.take_output())
 
 
 WHOLE = receive(session(), [])

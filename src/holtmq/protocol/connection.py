@@ -176,11 +176,11 @@ class Connection:
             self.has_output = True
             self._handler.has_output()
 
-    def take_output(self) -> bytes:
-        output = b"".join(self.output)
-        self.output.clear()
-        self._unsent, self.has_output = 0, False
-        return output
+    def take_output(self) -> list[bytes]:
+        """What there is to send: small pieces are put together, large ones are not copied for it."""
+        output, size = self.output, self._unsent
+        self.output, self._unsent, self.has_output = [], 0, False
+        return output if size > len(output) * LARGE_PIECE else [b"".join(output)]
 
     def block(self, reason: str) -> None:
         if self.state == State.OPEN and self.can_be_blocked and not self.is_blocked:
@@ -207,7 +207,8 @@ class Connection:
             if at > len(data) or not at:
                 data, at = rest + data, 0
             else:
-                self._receive_frames(rest + data[:at], 0)  # so that not all of the data is copied for the sake of its start
+                # Its start alone is put behind the rest, so that not all of the data is copied.
+                self._receive_frames(b"".join((rest, memoryview(data)[:at])), 0)
         if self.state == State.HEADER:
             if len(data) < len(PROTOCOL_HEADER) and PROTOCOL_HEADER.startswith(data):
                 self._rest = data

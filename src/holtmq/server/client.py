@@ -128,7 +128,7 @@ class Client(asyncio.Protocol):
             return
         self._has_sent = True
         was_full = not self.connection.is_writable
-        self._transport.write(self.connection.take_output())
+        self._transport.writelines(self.connection.take_output())
         if was_full and self.connection.is_writable:
             self.resume()
         if self.connection.state == State.CLOSED:
