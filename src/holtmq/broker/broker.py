@@ -61,8 +61,6 @@ class Broker:
     def next_number(self) -> int:
         return next(self._numbers)
 
-    # What operators do
-
     def vhost(self, name: str) -> VirtualHost:
         try:
             return self.vhosts[name]
@@ -127,8 +125,6 @@ class Broker:
         for vhost in self.vhosts.values():
             vhost.generation += 1
 
-    # What clients do
-
     def open_session(self, user: User, vhost_name: str, client_properties: Mapping[str, FieldValue]) -> Session:
         vhost = self.vhosts.get(vhost_name)
         if vhost is None:
@@ -136,8 +132,6 @@ class Broker:
         if not self.accounts.may_enter(user.name, vhost_name):
             raise NotAllowedError(f"access to vhost {vhost_name!r} refused for user {user.name!r}")
         return Session(self, user, vhost, client_properties)
-
-    # Turns
 
     def begin(self, now_ms: int) -> None:
         """Start a turn."""

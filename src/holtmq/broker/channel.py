@@ -79,8 +79,6 @@ class Channel:
         self._reply: ReplyDestination | None = None
         self._properties = session.broker.properties
 
-    # Publishing
-
     def publication(self, exchange: str, routing_key: str, *, is_mandatory: bool) -> Publication:
         """A way to publish, as far as the user's rights allow."""
         publication = Publication(self, exchange, routing_key, is_mandatory=is_mandatory)
@@ -200,8 +198,6 @@ class Channel:
             raise PreconditionFailedError("cannot switch from tx to confirm mode")
         self.is_confirming = True
 
-    # Consuming
-
     def set_prefetch(self, count: int, *, is_global: bool) -> None:
         if not is_global:
             self._consumer_prefetch = count  # for the consumers to come
@@ -317,8 +313,6 @@ class Channel:
                 self.broker.journal.delivered(queue.id, message.id)
         return fetched
 
-    # Settling
-
     def ack(self, tag: int, *, multiple: bool) -> None:
         if multiple or self._transaction is not None:
             self._settle(self._take_unsettled(tag, multiple=multiple), MessageQueue.settle)
@@ -384,8 +378,6 @@ class Channel:
         """What is held of a queue and not settled."""
         settled = self._transaction.settled if self._transaction is not None else {}
         return [message for message, its_queue, _ in (*self.unsettled.values(), *settled.values()) if its_queue is queue]
-
-    # Transactions
 
     def select_transactions(self) -> None:
         if self.is_confirming:

@@ -146,8 +146,6 @@ class VirtualHost:
             self.generation += 1
             self.journal.remove_parts(removal)
 
-    # What queues ask for
-
     def wake(self, queue: MessageQueue) -> None:
         if not queue.is_awake:
             queue.is_awake = True

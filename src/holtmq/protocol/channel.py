@@ -87,8 +87,6 @@ class Channel:
         self._missing = 0
         self._size = 0
 
-    # Inwards
-
     @property
     def expects_content(self) -> bool:
         return self._publication is not None
@@ -138,8 +136,6 @@ class Channel:
         self.abandon_content()
         content = make_content(raw_properties, body, self.number)
         publication.channel.publish(publication, raw_properties, content, self._size)
-
-    # Outwards
 
     @property
     def is_writable(self) -> bool:

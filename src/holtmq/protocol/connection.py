@@ -159,8 +159,6 @@ class Connection:
         self._rest = b""
         self._unsent = 0
 
-    # Outwards
-
     @property
     def is_writable(self) -> bool:
         return self._unsent < UNSENT_BYTES and not self.is_paused
@@ -195,8 +193,6 @@ class Connection:
     def close(self, error: AmqpError) -> None:
         """Close the connection for a reason of the server's own."""
         self._fail(error, 0, 0, 0)
-
-    # Inwards
 
     def receive(self, data: bytes) -> None:
         """Carry out what some bytes say, as far as they go; the rest waits for more."""
@@ -415,8 +411,6 @@ class Connection:
             case _:
                 raise CommandInvalidError(f"unexpected {method.label()} on channel 0 in state {self.state.name.lower()}")
 
-    # The handshake
-
     def _greet(self, data: bytes) -> bool:
         if not data.startswith(PROTOCOL_HEADER):
             self.send(PROTOCOL_HEADER)  # §4.2.2: say which version is spoken here, and hang up
@@ -458,8 +452,6 @@ class Connection:
     def _has_capability(self, name: str) -> bool:
         capabilities = self.client_properties.get("capabilities")
         return isinstance(capabilities, Mapping) and capabilities.get(name) is True
-
-    # Errors
 
     def _fail(self, error: AmqpError, number: int, class_id: int, method_id: int) -> None:
         """Tell the client what went wrong, and close what is to be closed."""

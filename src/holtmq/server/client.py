@@ -70,8 +70,6 @@ class Client(asyncio.Protocol):
         self._is_reading = True
         self._has_left = False
 
-    # The socket
-
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         self._transport = transport = cast("asyncio.Transport", transport)  # uvloop's is one in all but name
         transport.set_write_buffer_limits(high=WRITE_BUFFER_BYTES)
@@ -190,8 +188,6 @@ class Client(asyncio.Protocol):
             return
         self._has_received = self._has_sent = False
         self._later(interval_s, lambda: self._beat(interval_s))
-
-    # What the protocol asks for
 
     @property
     def server_properties(self) -> Mapping[str, FieldValue]:

@@ -119,8 +119,6 @@ class Server:
         self._disk.shutdown()
         self._journal.close()
 
-    # Turns
-
     def begin_turn(self) -> None:
         if not self._is_in_turn:
             self._is_in_turn = True
@@ -191,8 +189,6 @@ class Server:
         self._timer = None
         self.begin_turn()
 
-    # The disk
-
     def _journal_to_disk(self) -> None:
         if self._commit is not None or not (self._journal.has_changes or self._journal.is_writing):
             return
@@ -259,8 +255,6 @@ class Server:
     def publisher_came(self, client: Client) -> None:
         if self._blocked_for is not None:
             self._hold(client)
-
-    # Clients
 
     def admit(self, client: Client) -> bool:
         if len(self.clients) >= self.config.max_connections or self._is_stopping:

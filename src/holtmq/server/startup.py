@@ -36,12 +36,12 @@ def open_broker(config: Config, address: str) -> tuple[Broker, Journal]:
 
 
 def recover(broker: Broker, journal: Journal) -> None:
-    topology, states, last_id = journal.recover()
-    broker.last_id = max(broker.last_id, last_id)
-    for name in topology.vhosts:
-        vhost = broker.vhosts[name] = VirtualHost(name, broker, topology)
+    recovered = journal.recover()
+    broker.last_id = max(broker.last_id, recovered.last_id)
+    for name in recovered.topology.vhosts:
+        vhost = broker.vhosts[name] = VirtualHost(name, broker, recovered.topology)
         for queue in vhost.router.registry.queues.values():
-            state = states[name, queue.name]
+            state = recovered.queues[name, queue.name]
             rules = QueueRules.of(queue, vhost.router.registry.queue_policy(queue.name))
             vhost.open_queue(queue, state.id, rules).recover(state.counts, state.size, state.delivered_to, state.next_expiry)
     broker.watch_delayed()

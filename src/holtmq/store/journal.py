@@ -20,8 +20,9 @@ from holtmq.store.accounts import AccountStore
 from holtmq.store.database import Database, translated
 from holtmq.store.declarations import Declarations
 from holtmq.store.keys import RoutingKeys
-from holtmq.store.messages import FREE_MESSAGE, MessageStore
-from holtmq.topology import Binding, Exchange, Policy, Queue, Removal, Topology
+from holtmq.store.messages import FREE_MESSAGE
+from holtmq.store.recovery import Recovered, recover
+from holtmq.topology import Binding, Exchange, Policy, Queue, Removal
 from holtmq.users import Permission, TopicPermission, User
 
 ADD_MESSAGE = """
@@ -110,18 +111,6 @@ class Batch:
         return bool(self.alone or self.shared or self.removed_alone or self.removed or self.changes or self.delivered)
 
 
-@dataclass(frozen=True, slots=True)
-class QueueState:
-    """What the file has of a queue."""
-
-    id: int
-    counts: dict[int, int]
-    """Ready messages by priority."""
-    size: int
-    delivered_to: int
-    next_expiry: int | None
-
-
 class Journal:
     def __init__(self, database: Database) -> None:
         self._database = database
@@ -152,8 +141,6 @@ class Journal:
     @property
     def is_writing(self) -> bool:
         return self._writing is not None
-
-    # Collecting
 
     def add(self, message: Message, queue_id: int, priority: int, expires_at: int | None, *, is_paged: bool) -> None:
         batch = self._collecting
@@ -254,8 +241,6 @@ class Journal:
     def _change(self, change: Callable[..., object], *arguments: object) -> None:
         self._collecting.changes.append(partial(change, *arguments) if arguments else change)
 
-    # Writing
-
     def write(self) -> None:
         """Put what was collected, or what could not be written before, into a transaction."""
         assert not self._is_begun
@@ -343,8 +328,6 @@ class Journal:
         self._database.roll_back()
         self._is_begun = False
 
-    # Reading
-
     def read(self, queue_id: int, priority: int, after_id: int, limit: int, most_bytes: int) -> Sequence[StoredRow]:
         rows, size = [], 0
         for values in self._reader.execute(READ, (queue_id, priority, after_id, limit)):
@@ -369,62 +352,11 @@ class Journal:
         self._change(self._database.connection.execute, release, (now_ms,))
         return [(queue_id, StoredRow(*values)) for queue_id, *values in rows]
 
-    def recover(self) -> tuple[Topology, dict[tuple[str, str], QueueState], int]:
-        """What the file has: the topology, each queue by vhost and name, and the highest id of a message so far.
-
-        What does not outlive a broker goes first; what an embedded consumer had locked is ready again.
-        """
-        database = self._database
-        with database.transaction() as connection:
-            connection.execute(
-                "DELETE FROM deliveries WHERE message_id IN (SELECT id FROM messages WHERE is_transient = 1) OR queue_id < 0"
-            )
-            connection.execute("DELETE FROM messages WHERE is_transient = 1")
-            connection.execute(
-                "DELETE FROM messages WHERE id > (SELECT indexed_to FROM state) AND queue_id IS NOT NULL "
-                "AND queue_id NOT IN (SELECT id FROM queues)"
-            )
-            MessageStore(database, self._keys).index_arrivals(connection)
-            connection.execute("DELETE FROM routing_keys WHERE id NOT IN (SELECT key_id FROM deliveries)")
-            connection.execute("UPDATE deliveries SET state = 0, due_at = NULL, locked_at = NULL WHERE state = 1")
-            connection.execute(
-                "UPDATE deliveries SET priority = (SELECT coalesce(json_extract(arguments, '$.\"x-max-priority\"'), 0) "
-                "FROM queues WHERE id = queue_id) WHERE state = 0 AND priority > 0 AND priority > "
-                "(SELECT coalesce(json_extract(arguments, '$.\"x-max-priority\"'), 0) FROM queues WHERE id = queue_id)"
-            )
-            (last_id,) = connection.execute(
-                "SELECT max((SELECT coalesce(max(id), 0) FROM messages), indexed_to) FROM state"
-            ).fetchone()
-            (self._next_queue_id,) = connection.execute(
-                "SELECT coalesce((SELECT seq FROM sqlite_sequence WHERE name = 'queues'), 0) + 1"
-            ).fetchone()
-            return self._declarations.load(), self._queue_states(connection), last_id
-
-    def _queue_states(self, connection: sqlite3.Connection) -> dict[tuple[str, str], QueueState]:
-        counts: dict[int, dict[int, int]] = {}
-        for queue_id, priority, number in connection.execute(
-            "SELECT queue_id, priority, count(*) FROM deliveries WHERE state = 0 GROUP BY queue_id, priority"
-        ):
-            counts.setdefault(queue_id, {})[priority] = number
-        expiries = dict(
-            connection.execute(
-                "SELECT queue_id, min(expires_at) FROM deliveries WHERE expires_at IS NOT NULL GROUP BY queue_id"
-            )
-        )
-        sizes = dict(
-            connection.execute(
-                "SELECT deliveries.queue_id, sum(length(body)) FROM deliveries JOIN messages ON messages.id = message_id "
-                "WHERE state = 0 AND deliveries.queue_id IN (SELECT id FROM queues "
-                "WHERE json_extract(arguments, '$.\"x-max-length-bytes\"') IS NOT NULL) GROUP BY deliveries.queue_id"
-            )
-        )
-        queues = connection.execute("SELECT vhost, name, id, delivered_to FROM queues").fetchall()
-        return {
-            (vhost, name): QueueState(
-                queue_id, counts.get(queue_id, {}), sizes.get(queue_id, 0), delivered_to, expiries.get(queue_id)
-            )
-            for vhost, name, queue_id, delivered_to in queues
-        }
+    def recover(self) -> Recovered:
+        """What the file has, brought into the order that a broker starts from."""
+        recovered = recover(self._database, self._keys)
+        self._next_queue_id = recovered.next_queue_id
+        return recovered
 
     def accounts(self) -> tuple[list[User], list[Permission | TopicPermission]]:
         return self._accounts.load()
