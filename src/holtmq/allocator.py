@@ -11,12 +11,12 @@ import ctypes
 
 M_TRIM_THRESHOLD, M_TOP_PAD, M_MMAP_THRESHOLD = -1, -2, -3  # malloc.h
 LARGEST_KEPT = 32 * 1024 * 1024  # the most that glibc takes
-KEPT_FREE = 64 * 1024 * 1024
+KEPT_FREE = 32 * 1024 * 1024
 PAD = 4 * 1024 * 1024
 
 
 def keep_freed_memory() -> None:
-    """Keep up to 64 MiB of freed memory in the process; where the C library is another one, nothing changes."""
+    """Keep up to 32 MiB of freed memory in the process; where the C library is another one, nothing changes."""
     try:
         mallopt = ctypes.CDLL(None).mallopt
     except (OSError, AttributeError):

@@ -26,7 +26,7 @@ from holtmq.table import FieldValue
 
 log = logging.getLogger(__name__)
 
-JOURNAL_BYTES = 64 * 1024 * 1024
+JOURNAL_BYTES = 32 * 1024 * 1024
 """From so many bytes on that wait for the disk, publishers are held back, until it is a half."""
 TURN_BYTES = 256 * 1024
 """A turn that took in so much ends at once."""
