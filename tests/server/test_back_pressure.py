@@ -78,7 +78,7 @@ def test_a_consumer_that_stops_reading_holds_up_nobody_else(tmp_path: Path) -> N
         channel.put("other", b"still alive")
         assert channel.drain("other") == [b"still alive"]
         growth = resident_bytes(broker.process.pid) - before
-        assert growth < 160 * KIB * KIB, f\"{growth // KIB // KIB} MiB for a backlog of 240 MiB\"
+        assert growth < 160 * KIB * KIB, f"{growth // KIB // KIB} MiB for a backlog of 240 MiB"
 
 
 def test_priorities_and_expiry_hold_for_what_is_on_disk() -> None:
