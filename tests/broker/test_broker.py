@@ -251,3 +251,18 @@ def test_a_bad_expiration_is_refused_and_nothing_is_published(bench: Bench) -> N
     with pytest.raises(PreconditionFailedError, match="'-1'"):
         client.publish("", "q", expiration="-1")
     assert bench.count("q") == 0
+
+
+def test_what_does_not_outlive_the_broker_leaves_no_trace_in_the_journal(bench: Bench) -> None:
+    client = bench.client()
+    client.declare("durable", durable=True)
+    client.channel.declarer.bind_queue("durable", "amq.topic", "kept", {})
+    bench.to_disk()
+    client.declare("transient")
+    client.channel.declarer.bind_queue("transient", "amq.topic", "k", {})
+    client.channel.declarer.unbind_queue("transient", "amq.topic", "k", {})
+    assert not bench.journal.has_changes
+    client.channel.declarer.delete_queue("durable", if_unused=False, if_empty=False)
+    bench.to_disk()
+    left = bench.journal._database.connection.execute("SELECT (SELECT count(*) FROM queues), (SELECT count(*) FROM bindings)")
+    assert left.fetchone() == (0, 0)

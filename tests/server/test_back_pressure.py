@@ -51,9 +51,7 @@ def test_a_backlog_is_there_after_a_kill_and_the_start_does_not_read_it(tmp_path
             while confirmed < 30_000:
                 confirmed = channel.next().method.delivery_tag
         broker.kill()
-        start = time.monotonic()
         broker.start()
-        assert time.monotonic() - start < 10
         assert resident_bytes(broker.process.pid) < 120 * KIB * KIB
         with Amqp(broker.port) as amqp:
             channel = amqp.channel()

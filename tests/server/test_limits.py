@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import time
 from collections.abc import Iterator
 from contextlib import suppress
 from pathlib import Path
@@ -52,10 +51,8 @@ def test_no_more_connections_than_allowed(broker: TestBroker) -> None:
 def test_a_client_that_does_not_log_in_is_dropped(broker: TestBroker) -> None:
     with raw_socket(broker.port) as connection:
         connection.sendall(b"AMQP")
-        start = time.monotonic()
         with suppress(ConnectionResetError):
             assert connection.recv(1) == b""
-        assert time.monotonic() - start < 5
 
 
 def test_heartbeats_are_sent_and_their_absence_is_noticed() -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import ChainMap
 from collections.abc import Collection, Mapping, Sequence
 from typing import TYPE_CHECKING
 
@@ -132,19 +133,28 @@ class VirtualHost:
         for queue in self.queues.values():
             queue.apply(QueueRules.of(queue.declared, self.router.registry.queue_policy(queue.name)))
 
-    def _is_durable(self, binding: Binding) -> bool:
-        registry = self.router.registry
-        if not registry.exchanges[binding.source].durable:
+    def _is_durable(self, binding: Binding, removal: Removal | None = None) -> bool:
+        """Whether both ends of a binding outlive the broker; they may be among what was just removed."""
+        gone = removal or Removal()
+        exchanges = ChainMap({part.name: part for part in gone.exchanges}, self.router.registry.exchanges)
+        if not exchanges[binding.source].durable:
             return False
         if binding.destination_type == "exchange":
-            return registry.exchanges[binding.destination].durable
-        queue = registry.queues[binding.destination]
-        return queue.durable and not queue.exclusive
+            return exchanges[binding.destination].durable
+        queues = ChainMap({part.name: part for part in gone.queues}, self.router.registry.queues)
+        return _outlives_broker(queues[binding.destination])
 
     def _removed(self, removal: Removal) -> None:
-        if removal:
-            self.generation += 1
-            self.journal.remove_parts(removal)
+        if not removal:
+            return
+        self.generation += 1
+        filed = Removal(
+            [binding for binding in removal.bindings if self._is_durable(binding, removal)],
+            [exchange for exchange in removal.exchanges if exchange.durable],
+            [queue for queue in removal.queues if _outlives_broker(queue)],
+        )
+        if filed:
+            self.journal.remove_parts(filed)
 
     def wake(self, queue: MessageQueue) -> None:
         if not queue.is_awake:
@@ -188,3 +198,8 @@ class VirtualHost:
             return []
         channels = [channel for session in self.sessions for channel in session.channels.values()]
         return [message for channel in channels for message in channel.messages_of(queue)]
+
+
+def _outlives_broker(queue: Queue) -> bool:
+    """An exclusive queue goes with its connection, durable or not."""
+    return queue.durable and not queue.exclusive
