@@ -8,8 +8,6 @@ from collections.abc import Callable
 from dataclasses import asdict, dataclass
 from typing import Any
 
-import uvloop
-
 from holtmq.allocator import keep_freed_memory
 from holtmq.bench.client import Address, Client, Consumer, LoadError, Producer
 from holtmq.wire import methods as wire
@@ -68,6 +66,8 @@ class Result:
 
 
 def run_load(address: Address, load: Load, progress: Progress | None = None) -> Result:
+    import uvloop  # not at the top: other commands do without it, and so does Windows
+
     keep_freed_memory()
     return uvloop.run(_run(address, load, progress))
 

@@ -9,6 +9,7 @@ from __future__ import annotations
 import os
 import random
 import sqlite3
+import sys
 import threading
 import time
 import weakref
@@ -18,7 +19,7 @@ from functools import partial
 from importlib.resources import files
 from pathlib import Path
 from types import TracebackType
-from typing import Literal, TypeAlias, TypeVar
+from typing import TYPE_CHECKING, Literal, TypeAlias, TypeVar
 
 from holtmq.errors import (
     NotAStoreError,
@@ -29,7 +30,9 @@ from holtmq.errors import (
     StoreReadOnlyError,
     StoreVersionError,
 )
-from holtmq.store.ownership import Claim
+
+if TYPE_CHECKING:
+    from holtmq.store.ownership import Claim
 
 T = TypeVar("T")
 Durability: TypeAlias = Literal["full", "normal", "off"]
@@ -236,8 +239,10 @@ class Database:
 
 
 def _claim(path: str, owner: str | None) -> Claim | None:
-    if path == ":memory:":
-        return None
+    if path == ":memory:" or sys.platform == "win32":
+        return None  # Windows has no such locks; the broker does not run there, and libraries share the file anyway
+    from holtmq.store.ownership import Claim
+
     try:
         return Claim(path, owner)
     except OSError:
