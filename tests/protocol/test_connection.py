@@ -67,11 +67,11 @@ class Way:
         self.key = method.routing_key
 
 
-def handshake() -> bytes:
+def handshake(frame_max: int = 4096) -> bytes:
     return b"".join((
         PROTOCOL_HEADER,
         method_frame(0, wire.ConnectionStartOk({}, "PLAIN", b"\0guest\0guest", "en_US")),
-        method_frame(0, wire.ConnectionTuneOk(2047, 4096, 0)),
+        method_frame(0, wire.ConnectionTuneOk(2047, frame_max, 0)),
         method_frame(0, wire.ConnectionOpen("/")),
     ))  # fmt: skip
 
@@ -121,6 +121,19 @@ def test_slices_make_no_difference(cuts: list[int]) -> None:
     recorder, connection, output = receive(session(), cuts)
     assert recorder.seen == WHOLE[0].seen
     assert output == WHOLE[2]
+    assert connection.state == State.OPEN
+
+
+@given(st.lists(st.integers(0, 10**6), max_size=20))
+def test_slices_make_no_difference_to_large_headers_and_bodies(cuts: list[int]) -> None:
+    properties = encode_properties({"headers": {"large": "x" * 20_000}})
+    sizes = (0, 1, 50_000, 3, 0, 100_000)
+    parts = [handshake(131_072), method_frame(1, wire.ChannelOpen())]
+    for size in sizes:
+        content = on_channel(make_content(properties, bytes(size)), 1, 131_072)
+        parts.append(method_frame(1, wire.BasicPublish(0, "", "key")) + content)
+    recorder, connection, _ = receive(b"".join(parts), cuts)
+    assert [entry[1:] for entry in recorder.seen if len(entry) == 4] == [("key", properties, bytes(size)) for size in sizes]
     assert connection.state == State.OPEN
 
 

@@ -204,7 +204,10 @@ class Connection:
                 data, at = rest + data, 0
             else:
                 # Its start alone is put behind the rest, so that not all of the data is copied.
-                self._receive_frames(b"".join((rest, memoryview(data)[:at])), 0)
+                piece = b"".join((rest, memoryview(data)[:at]))
+                taken = self._receive_frames(piece, 0)
+                if taken < len(piece):  # a publish whose header is complete now, but whose body is not here yet
+                    data, at = piece[taken:] + data[at:], 0
         if self.state == State.HEADER:
             if len(data) < len(PROTOCOL_HEADER) and PROTOCOL_HEADER.startswith(data):
                 self._rest = data
