@@ -27,8 +27,12 @@ def tasks(broker: BrokerProcess, monkeypatch: pytest.MonkeyPatch) -> Iterator[An
     sys.modules.pop("tests.clients.celery_app", None)  # the broker's address is settled when it is imported
     celery_app = importlib.import_module("tests.clients.celery_app")
     yield celery_app
+    results = celery_app.app.backend.result_consumer._connection
+    if results is not None:
+        results.collect()  # closes without a word, also where the broker was killed
     celery_app.app.close()
     kombu.pools.reset()
+    sys.modules.pop("tests.clients.celery_app", None)
 
 
 def url(broker: BrokerProcess) -> str:
