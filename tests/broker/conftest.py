@@ -31,7 +31,7 @@ class Client:
         self.returned: list[Message] = []
         self.cancelled: list[str] = []
         self._bench = bench
-        session = bench.broker.open_session(bench.broker.accounts.users["guest"], "/", {})
+        session = bench.broker.open_session(bench.broker.accounts.users["guest"], "/")
         self.channel: Channel = session.open_channel(1, self)
 
     @property

@@ -8,7 +8,6 @@ is told so.
 from __future__ import annotations
 
 import heapq
-from collections.abc import Mapping
 from itertools import count
 
 from holtmq.broker.accounts import Accounts
@@ -20,7 +19,7 @@ from holtmq.broker.session import Session
 from holtmq.broker.vhost import VirtualHost
 from holtmq.errors import NotAllowedError, NotFoundError
 from holtmq.message import ID_CLOCK_BITS
-from holtmq.table import FieldValue, require_short_string
+from holtmq.table import require_short_string
 from holtmq.topology import Policy, Topology
 from holtmq.topology.registry import PREDECLARED
 from holtmq.users import Permission, TopicPermission, User
@@ -125,13 +124,13 @@ class Broker:
         for vhost in self.vhosts.values():
             vhost.generation += 1
 
-    def open_session(self, user: User, vhost_name: str, client_properties: Mapping[str, FieldValue]) -> Session:
+    def open_session(self, user: User, vhost_name: str) -> Session:
         vhost = self.vhosts.get(vhost_name)
         if vhost is None:
             raise NotAllowedError(f"vhost {vhost_name!r} not found")
         if not self.accounts.may_enter(user.name, vhost_name):
             raise NotAllowedError(f"access to vhost {vhost_name!r} refused for user {user.name!r}")
-        return Session(self, user, vhost, client_properties)
+        return Session(self, user, vhost)
 
     def begin(self, now_ms: int) -> None:
         """Start a turn."""

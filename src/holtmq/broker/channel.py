@@ -242,7 +242,6 @@ class Channel:
             is_exclusive=is_exclusive,
             priority=priority,
             prefetch=self._consumer_prefetch,
-            arguments=arguments,
         )
         queue.add_consumer(consumer)
         self.consumers[tag] = consumer
@@ -258,7 +257,7 @@ class Channel:
             self.vhost.replies[self._reply.name] = self._reply
         self._reply.consumer = self.consumers[tag] = Consumer(
             self.broker.next_number(), tag, self, self._reply,
-            is_auto_ack=True, is_exclusive=False, priority=0, prefetch=0, arguments={},
+            is_auto_ack=True, is_exclusive=False, priority=0, prefetch=0,
         )  # fmt: skip
         return tag
 

@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Sequence
 from typing import TYPE_CHECKING, Any, Protocol
 
 from holtmq.broker.message import Message
-from holtmq.table import FieldValue
 
 if TYPE_CHECKING:
     from holtmq.broker.channel import Channel
@@ -39,7 +38,6 @@ class Outlet(Protocol):
 
 class Consumer:
     __slots__ = (
-        "arguments",
         "channel",
         "in_flight",
         "is_auto_ack",
@@ -63,7 +61,6 @@ class Consumer:
         is_exclusive: bool,
         priority: int,
         prefetch: int,
-        arguments: Mapping[str, FieldValue],
     ) -> None:
         self.number = number
         """The order in which consumers came."""
@@ -76,7 +73,6 @@ class Consumer:
         self.prefetch = prefetch
         """How many messages it may have unsettled; 0 is no limit."""
         self.in_flight = 0
-        self.arguments = arguments
         self.spelling: Any = None
         """For the outlet to keep what is the same in every delivery."""
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 
-from holtmq.message import ID_CLOCK_BITS, IN_MEMORY, SHARED, StoredRow
+from holtmq.message import IN_MEMORY, SHARED, StoredRow
 from holtmq.table_json import table_from_json
 from holtmq.wire.content import Content, Properties, encode_properties, make_content
 from holtmq.wire.tables import short_string
@@ -44,10 +44,6 @@ class Message:
         self.stored = IN_MEMORY
         self.is_restored = False
         """Whether it was read from the file, for one queue alone."""
-
-    @property
-    def arrived_ms(self) -> int:
-        return self.id >> ID_CLOCK_BITS
 
     @property
     def body(self) -> bytes:

@@ -80,7 +80,6 @@ class MessageQueue:
         self.owner = owner
         """The connection that an exclusive queue belongs to."""
         self.consumers: list[Consumer] = []
-        self.had_consumers = False
         self.unsettled = 0
         self.is_awake = False
         self.is_deleted = False
@@ -324,7 +323,6 @@ class MessageQueue:
             raise AccessRefusedError(f"queue {self.name!r} in vhost {self.declared.vhost!r} in exclusive use")
         self.consumers.append(consumer)
         self.consumers.sort(key=lambda one: -one.priority)
-        self.had_consumers = True
         self._host.wake(self)
 
     def remove_consumer(self, consumer: Consumer) -> None:

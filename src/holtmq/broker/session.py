@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from typing import TYPE_CHECKING
 
 from holtmq.broker.channel import Channel
 from holtmq.broker.consumer import Outlet
-from holtmq.table import FieldValue
 from holtmq.users import Right, User
 
 if TYPE_CHECKING:
@@ -17,18 +15,13 @@ if TYPE_CHECKING:
 
 
 class Session:
-    def __init__(self, broker: Broker, user: User, vhost: VirtualHost, client_properties: Mapping[str, FieldValue]) -> None:
+    def __init__(self, broker: Broker, user: User, vhost: VirtualHost) -> None:
         self.broker = broker
         self.user = user
         self.vhost = vhost
-        self.client_properties = client_properties
         self.channels: dict[int, Channel] = {}
         self.exclusive_queues: dict[str, MessageQueue] = {}
         vhost.sessions.add(self)
-
-    def has_capability(self, name: str) -> bool:
-        capabilities = self.client_properties.get("capabilities")
-        return isinstance(capabilities, Mapping) and capabilities.get(name) is True
 
     def open_channel(self, number: int, outlet: Outlet) -> Channel:
         channel = self.channels[number] = Channel(self, number, outlet)

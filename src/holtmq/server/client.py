@@ -233,7 +233,7 @@ class Client(asyncio.Protocol):
 
     def enter(self, vhost: str) -> None:
         assert self._user is not None
-        self.session = self.broker.open_session(self._user, vhost, self.connection.client_properties)
+        self.session = self.broker.open_session(self._user, vhost)
         log.info("%s: user %r entered vhost %r", self.name, self._user.name, vhost)
 
     def update_secret(self, secret: bytes) -> None:
