@@ -28,6 +28,7 @@ bench: $(READY)  ## measure against peers; numbers and plots go to benchmarks/
 	$(BIN)/python -m benchmarks.routing
 	$(BIN)/python -m benchmarks.embedded
 	$(BIN)/python -m benchmarks.broker
+	$(BIN)/python -m benchmarks.tuning
 
 lock:  ## choose the newest versions that fit pyproject.toml; needs uv
 	uv pip compile pyproject.toml --group dev --universal --python-version 3.11 --generate-hashes \

@@ -1,8 +1,8 @@
 """The C library's allocator, told to keep what it is going to need again.
 
 Sockets are read in pieces of up to 256 KiB. By default glibc gets such a piece from the system and gives it back each time,
-and the kernel then hands it out page by page: at 64 KiB a message that tripled the time of a whole broker
-(benchmarks/broker.py).
+and the kernel then hands it out page by page: at 64 KiB a message a whole broker is then half as fast, or less
+(benchmarks/tuning.py).
 """
 
 from __future__ import annotations

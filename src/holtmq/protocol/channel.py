@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 
 from holtmq.errors import FrameError, PreconditionFailedError, UnexpectedFrameError
 from holtmq.wire.content import Content, make_content, on_channel
-from holtmq.wire.frames import BASIC, CONTENT_START, FRAME_END, FRAME_START, METHOD, OVERHEAD, method_frame
+from holtmq.wire.frames import BASIC, FRAME_END, METHOD, method_frame
 from holtmq.wire.methods import BasicCancel, BasicReturn, Method
 from holtmq.wire.tables import short_string
 
@@ -179,7 +179,3 @@ class Channel:
     def cancel(self, consumer: Consumer) -> None:
         if self.connection.can_be_cancelled:
             self.send(BasicCancel(consumer.tag, no_wait=True))
-
-
-assert FRAME_START.size + 1 == OVERHEAD
-assert CONTENT_START.size == FRAME_START.size + HEADER_PAYLOAD.size

@@ -13,6 +13,7 @@ from importlib.resources import files
 from holtmq.store.database import Database, statements
 from holtmq.store.declarations import Declarations
 from holtmq.store.keys import RoutingKeys
+from holtmq.store.messages import MessageStore
 from holtmq.topology import Topology
 
 TIDY_UP = tuple(statements(files("holtmq.store").joinpath("recovery.sql").read_text()))
@@ -54,6 +55,7 @@ class Recovered:
 
 def recover(database: Database, keys: RoutingKeys) -> Recovered:
     with database.transaction() as connection:
+        MessageStore(database, keys).index_arrivals(connection)
         for statement in TIDY_UP:
             connection.execute(statement)
         keys.forget()

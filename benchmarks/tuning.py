@@ -1,0 +1,75 @@
+"""What two settings of the process are worth, and where a broker's time goes: python -m benchmarks.tuning
+
+The same load on a broker as it is, on one that leaves the garbage collector alone, and on one that leaves the C library's
+allocator alone; then a persistent load under cProfile, as shares of what the broker's thread does outside uvloop.
+"""
+
+from __future__ import annotations
+
+import cProfile
+import multiprocessing
+import pstats
+import tempfile
+from multiprocessing.connection import Connection
+from pathlib import Path
+from unittest import mock
+
+from holtmq.bench import Load, run_load
+from holtmq.bench.client import Address
+from holtmq.config import Config
+from holtmq.server import run
+
+SECONDS = 3.0
+LOADS = {
+    "auto-ack, 100 bytes": Load(auto_ack=True, time_s=SECONDS),
+    "auto-ack, 64 KiB": Load(auto_ack=True, size=65_536, time_s=SECONDS),
+}
+PERSISTENT = Load(size=16, qos=500, persistent=True, confirm=1000, time_s=SECONDS)
+TOP = 14
+
+
+def main() -> None:
+    print("| messages/s | " + " | ".join(LOADS) + " |\n|---|---|---|")
+    for name in ("as it is", "Python's garbage collector left alone", "glibc's allocator left alone"):
+        rates = [loaded(load, name) for load in LOADS.values()]
+        print(f"| {name} | " + " | ".join(f"{rate:,.0f}" for rate in rates) + " |", flush=True)
+    print("\n| where the time goes | share |\n|---|---|")
+    loaded(PERSISTENT, "profile")
+
+
+def loaded(load: Load, mode: str) -> float:
+    here, there = multiprocessing.Pipe()
+    process = multiprocessing.get_context("spawn").Process(target=_serve, args=(there, mode))
+    process.start()
+    try:
+        return run_load(Address("127.0.0.1", here.recv()), load).received_per_s
+    finally:
+        process.terminate()
+        process.join()
+
+
+def _serve(pipe: Connection, mode: str) -> None:
+    left_alone = {"P": "gc.set_threshold", "g": "holtmq.server.run.keep_freed_memory"}.get(mode[0])
+    if left_alone is not None:
+        mock.patch(left_alone).start()
+    profile = cProfile.Profile() if mode == "profile" else None
+    with tempfile.TemporaryDirectory(prefix="holtmq-bench-") as folder:
+        config = Config(data=str(Path(folder) / "b.db"), amqp_port=0, log_level="error")
+        if profile is not None:
+            profile.enable()
+        run.serve(config, lambda server: pipe.send(int(server.address.rsplit(":", 1)[1])))
+        if profile is not None:
+            profile.disable()
+            _tell(profile)
+
+
+def _tell(profile: cProfile.Profile) -> None:
+    times = {where: values[2] for where, values in pstats.Stats(profile).stats.items()}  # type: ignore[attr-defined]
+    outside = {where: own for where, own in times.items() if "runners.py" not in where[0]}
+    whole = sum(outside.values())
+    for (file, _, name), own in sorted(outside.items(), key=lambda item: -item[1])[:TOP]:
+        print(f"| {Path(file).name} {name} | {own / whole:.0%} |")
+
+
+if __name__ == "__main__":
+    main()
