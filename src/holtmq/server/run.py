@@ -18,7 +18,7 @@ from holtmq.server.server import Server
 
 START_TIMEOUT_S = 30.0
 GARBAGE = (50_000, 20, 50)
-"""Messages form no cycles: looking for some among all that wait finds nothing, and costs (benchmarks/tuning.py)."""
+"""Messages form no cycles: looking for some among all that wait finds nothing. What it is worth: benchmarks/tuning.py."""
 
 
 def serve(config: Config, on_ready: Callable[[Server], None]) -> None:
