@@ -21,7 +21,7 @@ import matplotlib.pyplot as plt
 
 from benchmarks.relay import relayed_per_s
 from holtmq.bench import Load, Result, run_load
-from holtmq.bench.client import Address
+from holtmq.client.address import Address
 from tests.amqp_client import Amqp
 from tests.peers.rabbitmq import running_rabbitmq
 from tests.server.process import BrokerProcess, broker_process

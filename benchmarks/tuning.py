@@ -15,7 +15,7 @@ from pathlib import Path
 from unittest import mock
 
 from holtmq.bench import Load, run_load
-from holtmq.bench.client import Address
+from holtmq.client.address import Address
 from holtmq.config import Config
 from holtmq.server import run
 

@@ -8,10 +8,10 @@ from __future__ import annotations
 import asyncio
 import time
 from collections.abc import Callable
-from dataclasses import dataclass
 from struct import Struct
 from typing import TypeVar, cast
 
+from holtmq.client.address import Address
 from holtmq.errors import HoltmqError
 from holtmq.wire import methods as wire
 from holtmq.wire.content import make_content
@@ -32,15 +32,6 @@ ACK, NACK = 80, 120
 
 class LoadError(HoltmqError):
     """The broker did not do what a load needs."""
-
-
-@dataclass(frozen=True, slots=True)
-class Address:
-    host: str
-    port: int
-    user: str = "guest"
-    password: str = "guest"
-    vhost: str = "/"
 
 
 class Client(asyncio.Protocol):

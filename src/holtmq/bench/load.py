@@ -9,7 +9,8 @@ from dataclasses import asdict, dataclass
 from typing import Any
 
 from holtmq.allocator import keep_freed_memory
-from holtmq.bench.client import Address, Client, Consumer, LoadError, Producer
+from holtmq.bench.client import Client, Consumer, LoadError, Producer
+from holtmq.client.address import Address
 from holtmq.wire import methods as wire
 
 STALL_S = 20.0

@@ -3,14 +3,12 @@
 from __future__ import annotations
 
 import json
-from urllib.parse import unquote, urlsplit
 
 import click
 
 from holtmq.bench import Load, Result, run_load
-from holtmq.bench.client import Address
 from holtmq.bench.load import Sample
-from holtmq.errors import InvalidValueError
+from holtmq.client.address import Address, without_password
 
 
 @click.command()
@@ -63,9 +61,9 @@ def bench(uri: str, flag: str | None, as_json: bool, **options: object) -> None:
         click.echo(f"{sample.seconds:6.1f} s   sent {sent:10,.0f}/s   received {received:10,.0f}/s", err=True)
         seen = sample
 
-    result = run_load(parse_uri(uri), load, progress)
+    result = run_load(Address.parse(uri), load, progress)
     click.echo(
-        json.dumps({"load": {"uri": _without_password(uri), **options}, **result.to_json()}) if as_json else describe(result)
+        json.dumps({"load": {"uri": without_password(uri), **options}, **result.to_json()}) if as_json else describe(result)
     )
 
 
@@ -79,20 +77,3 @@ def describe(result: Result) -> str:
     if result.latency_us:
         lines.append("latency   " + "   ".join(f"{name} {value / 1000:.2f} ms" for name, value in result.latency_us.items()))
     return "\n".join(lines)
-
-
-def parse_uri(uri: str) -> Address:
-    try:
-        parts = urlsplit(uri)
-        port = parts.port or 5672
-    except ValueError as error:
-        raise InvalidValueError(f"expected a URI as in amqp://guest:guest@127.0.0.1:5672/%2F, got {uri!r}") from error
-    if parts.scheme != "amqp" or not parts.hostname:
-        raise InvalidValueError(f"expected a URI as in amqp://guest:guest@127.0.0.1:5672/%2F, got {uri!r}")
-    vhost = unquote(parts.path[1:]) if parts.path not in ("", "/") else "/"
-    return Address(parts.hostname, port, unquote(parts.username or "guest"), unquote(parts.password or "guest"), vhost)
-
-
-def _without_password(uri: str) -> str:
-    parts = urlsplit(uri)
-    return f"{parts.scheme}://{parts.hostname}:{parts.port or 5672}{parts.path}"

@@ -104,6 +104,10 @@ class Router:
         self.require_publishable(exchange)
         return bool((self._plans.get(exchange) or self._make_plan(exchange)).headers)
 
+    def header_names(self) -> set[str]:
+        """The headers that some binding of this vhost looks at; CC and BCC, which count everywhere, are not among them."""
+        return {name for matcher in self._matchers.values() for name in matcher.header_values}
+
     def resolve_unpublished(
         self, exchange: str, routing_keys: Collection[str], headers: Mapping[str, FieldValue] = NO_HEADERS
     ) -> Route:

@@ -1,0 +1,1 @@
+"""A blocking AMQP client for bulk: what the Spark source and sink are made of."""

@@ -1,0 +1,156 @@
+"""A message as a row: its properties, its headers as JSON text (in the notation of `table_json`), its body, its journey."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator, Mapping
+from datetime import UTC, datetime
+from typing import Any
+
+import pyarrow as pa
+from pyspark.sql.types import (
+    BinaryType,
+    BooleanType,
+    DataType,
+    IntegerType,
+    StringType,
+    StructField,
+    StructType,
+    TimestampType,
+)
+
+from holtmq.client.connection import Delivery
+from holtmq.client.publisher import Outgoing
+from holtmq.errors import HoltmqError, InvalidValueError
+from holtmq.spark.routes import read_headers
+from holtmq.table_json import table_to_json
+from holtmq.wire.content import NAMES, PERSISTENT, Properties, encode_properties
+
+TEXTS = (
+    "content_type", "content_encoding", "correlation_id", "reply_to", "expiration", "message_id", "type", "user_id",
+    "app_id", "cluster_id",
+)  # fmt: skip
+NUMBERS = ("delivery_mode", "priority")
+JOURNEY = ("source_queue", "redelivered", "received_at")
+"""Columns of the source that a sink has no use for."""
+PROPERTIES_KEPT = 10_000
+
+
+def _type(name: str) -> DataType:
+    match name:
+        case "redelivered":
+            return BooleanType()
+        case "delivery_mode" | "priority":
+            return IntegerType()
+        case "timestamp" | "received_at":
+            return TimestampType()
+        case "body":
+            return BinaryType()
+        case _:
+            return StringType()
+
+
+_ORDER = ("source_queue", "exchange", "routing_key", "redelivered", "received_at", *NAMES, "body")
+SCHEMA = StructType([StructField(name, _type(name)) for name in _ORDER])
+_ARROW_TYPES = {
+    BooleanType: pa.bool_(),
+    IntegerType: pa.int32(),
+    TimestampType: pa.timestamp("us", "UTC"),
+    BinaryType: pa.binary(),
+    StringType: pa.string(),
+}
+ARROW_SCHEMA = pa.schema([(field.name, _ARROW_TYPES[type(field.dataType)]) for field in SCHEMA])
+
+
+class Rows:
+    """Turns deliveries into rows. Properties that were seen before are not read again."""
+
+    def __init__(self, queue: str) -> None:
+        self._queue = queue
+        self._known: dict[bytes, tuple[Any, ...]] = {}
+
+    def of(self, deliveries: list[Delivery]) -> pa.RecordBatch:
+        count = len(deliveries)
+        if not count:
+            return pa.RecordBatch.from_pylist([], ARROW_SCHEMA)
+        _, redelivered, exchanges, keys, raw_properties, bodies = zip(*deliveries, strict=True)
+        now = datetime.now(UTC)
+        columns: list[Any] = [[self._queue] * count, map(_text, exchanges), map(_text, keys), redelivered, [now] * count]
+        columns += zip(*(self._known.get(raw) or self._read(raw) for raw in raw_properties), strict=True)
+        columns.append(bodies)
+        arrays = [pa.array(list(column), field.type) for column, field in zip(columns, ARROW_SCHEMA, strict=True)]
+        return pa.RecordBatch.from_arrays(arrays, schema=ARROW_SCHEMA)
+
+    def _read(self, raw: bytes) -> tuple[Any, ...]:
+        properties = Properties(raw).to_dict()
+        if "headers" in properties:
+            properties["headers"] = json.dumps(table_to_json(properties["headers"]), ensure_ascii=False)
+        if not isinstance(properties.get("timestamp"), datetime):
+            properties.pop("timestamp", None)  # beyond the year 9999, which no timestamp of Spark's can say
+        values = tuple(_text(value) if isinstance(value, str) else value for value in map(properties.get, NAMES))
+        if len(self._known) >= PROPERTIES_KEPT:
+            self._known.clear()
+        self._known[raw] = values
+        return values
+
+
+def _text(value: str) -> str:
+    """Bytes that are no UTF-8 can't be a text of Spark's: they show as U+FFFD."""
+    try:
+        value.encode()
+    except UnicodeEncodeError:
+        return value.encode("utf-8", "surrogateescape").decode("utf-8", "replace")
+    return value
+
+
+class Messages:
+    """Turns rows into messages to publish."""
+
+    def __init__(self, schema: StructType, exchange: str | None, *, persistent: bool) -> None:
+        self._exchange = exchange
+        self._persistent = persistent
+        names = set(schema.names)
+        known = {"exchange", "routing_key", "body", *NAMES, *JOURNEY}
+        if "routing_key" not in names or "body" not in names:
+            raise InvalidValueError(f"expected the columns routing_key and body, got {', '.join(schema.names)}")
+        if exchange is None and "exchange" not in names:
+            raise InvalidValueError("expected a column exchange, or the option exchange for all messages; got neither")
+        unknown = sorted(names - known)
+        if unknown:
+            raise InvalidValueError(f"no property of a message is called {unknown[0]!r}: drop the column, or name it as one of {', '.join(NAMES)}")
+        self._properties = [name for name in NAMES if name in names]
+        self._texts = {field.name for field in schema if isinstance(field.dataType, StringType)}
+
+    def of(self, batch: pa.RecordBatch) -> Iterator[Outgoing]:
+        columns = {name: batch.column(name).to_pylist() for name in batch.schema.names if name not in JOURNEY}
+        exchanges = columns.get("exchange") if self._exchange is None else [self._exchange] * batch.num_rows
+        properties = [columns[name] for name in self._properties]
+        assert exchanges is not None
+        for number, (exchange, key, body) in enumerate(zip(exchanges, columns["routing_key"], columns["body"], strict=True)):
+            yield self._message(exchange, key, body, {name: column[number] for name, column in zip(self._properties, properties, strict=True)})
+
+    def _message(self, exchange: str | None, key: str | None, body: bytes | str | None, properties: dict[str, Any]) -> Outgoing:
+        if exchange is None or key is None or body is None:
+            missing = "exchange" if exchange is None else "routing_key" if key is None else "body"
+            raise InvalidValueError(f"expected a {missing} in each row, got null")
+        if properties.get("headers") is not None:
+            properties["headers"] = _headers(properties["headers"])
+        if self._persistent and properties.get("delivery_mode") is None:
+            properties["delivery_mode"] = PERSISTENT
+        try:
+            raw = encode_properties(properties)
+        except (HoltmqError, ValueError, TypeError, AttributeError) as error:
+            raise InvalidValueError(f"a message with key {key!r} has a property that can't be sent: {error}") from error
+        return Outgoing(exchange, key, raw, body.encode() if isinstance(body, str) else body)
+
+
+def _headers(value: object) -> Mapping[str, Any]:
+    match value:
+        case str():
+            return read_headers(value)
+        case list():  # Arrow's form of a map
+            return dict(value)
+        case Mapping():
+            return {name: item for name, item in value.items() if item is not None}
+        case _:
+            raise InvalidValueError(f"expected headers as JSON text, a map or a struct, got {type(value).__name__}")

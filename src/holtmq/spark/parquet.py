@@ -1,0 +1,288 @@
+"""From Parquet to Parquet without a detour: Spark hands out the work, and tasks read, route and write Arrow data.
+
+A row that goes from Parquet to Spark's rows to Arrow to Python and back is converted four times. Here Python reads the files
+itself, keeps what is a dictionary on disk a dictionary, and writes; that is faster than a Spark job that only copies
+(benchmarks/pipeline.py). Each attempt of a task writes files of its own, aside; when all tasks are done, the driver puts
+those of the successful attempts in place. So a task that is retried, or run twice at a time, leaves nothing behind.
+"""
+
+from __future__ import annotations
+
+import json
+import uuid
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, replace
+from typing import Any, NamedTuple
+
+import pyarrow as pa
+import pyarrow.compute as pc
+import pyarrow.dataset as ds
+import pyarrow.fs as fs
+import pyarrow.parquet as pq
+from pyspark.sql import SparkSession
+
+from holtmq.errors import HoltmqError, InvalidValueError
+from holtmq.spark.routes import Order, Outcomes
+
+SPLIT_BYTES = 64 * 1024 * 1024
+"""About so much of a file is one task's work."""
+BATCH_ROWS = 65_536
+ROW_GROUP_ROWS = 1_048_576
+FILE_ROWS = 10_000_000
+OPEN_FILES = 256
+ASIDE = "_holtmq-"
+"""Where files lie until they are committed; readers pass over names that start so."""
+RESULT = "split int, files string, messages long, deliveries long, unroutable long, malformed long"
+
+
+class WriteError(HoltmqError):
+    """The target of a job can't be written to as asked."""
+
+
+class Split(NamedTuple):
+    """Some row groups of a file, and the columns that its folders spell out."""
+
+    path: str
+    row_groups: tuple[int, ...]
+    folder_values: tuple[tuple[str, Any], ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Counts:
+    """What a job did."""
+
+    messages: int = 0
+    deliveries: int = 0
+    unroutable: int = 0
+    malformed: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class Source:
+    """Parquet files under a path: found, and taken apart into splits, on the driver."""
+
+    filesystem: fs.FileSystem
+    schema: pa.Schema
+    splits: tuple[Split, ...]
+    encoded: tuple[str, ...]
+    """Text columns that are dictionaries on disk, and stay so."""
+
+    @classmethod
+    def at(cls, uri: str, least: int) -> Source:
+        """At least so many splits, if there are so many row groups."""
+        filesystem, path = filesystem_of(uri)
+        dataset = ds.dataset(path, filesystem=filesystem, format="parquet", partitioning="hive")
+        fragments = list(dataset.get_fragments())
+        if not fragments:
+            raise InvalidValueError(f"expected Parquet files under {uri}, found none")
+        schema = pa.unify_schemas([dataset.schema, *(f.physical_schema for f in fragments)], promote_options="permissive")
+        size = max(1, min(SPLIT_BYTES, sum(_size(group) for f in fragments for group in f.row_groups) // max(1, least)))
+        splits = tuple(split for fragment in fragments for split in _splits(fragment, size))
+        return cls(filesystem, schema.remove_metadata(), splits, _encoded(fragments[0], schema))
+
+
+def _size(group: ds.RowGroupInfo) -> int:
+    return int(group.total_byte_size)
+
+
+def _splits(fragment: ds.ParquetFileFragment, size: int) -> Iterator[Split]:
+    folder_values = tuple(ds.get_partition_keys(fragment.partition_expression).items())
+    groups: list[int] = []
+    filled = 0
+    for group in fragment.row_groups:
+        groups.append(group.id)
+        filled += _size(group)
+        if filled >= size:
+            yield Split(fragment.path, tuple(groups), folder_values)
+            groups, filled = [], 0
+    if groups:
+        yield Split(fragment.path, tuple(groups), folder_values)
+
+
+def _encoded(fragment: ds.ParquetFileFragment, schema: pa.Schema) -> tuple[str, ...]:
+    if not fragment.row_groups:
+        return ()
+    group = fragment.metadata.row_group(0)
+    columns = [group.column(number) for number in range(group.num_columns)]
+    names = [column.path_in_schema for column in columns if "RLE_DICTIONARY" in column.encodings and _stays(column)]
+    return tuple(name for name in names if name in schema.names and pa.types.is_string(schema.field(name).type))
+
+
+def _stays(column: pq.ColumnChunkMetaData) -> bool:
+    """Whether all of a column is a dictionary; a writer that finds too many values goes on without one."""
+    return "PLAIN" not in column.encodings or column.total_uncompressed_size < column.num_values * 8
+
+
+def filesystem_of(uri: str) -> tuple[fs.FileSystem, str]:
+    """The file system and path that a URI, or a path of this machine, names."""
+    try:
+        return fs.FileSystem.from_uri(uri) if "://" in uri else (fs.LocalFileSystem(), _absolute(uri))
+    except (pa.ArrowInvalid, OSError) as error:
+        raise InvalidValueError(f"expected a path, or a URI of a file system that Arrow can open, got {uri!r}: {error}") from error
+
+
+def _absolute(path: str) -> str:
+    return str(fs.LocalFileSystem().normalize_path(path)) if path.startswith("/") else _from_here(path)
+
+
+def _from_here(path: str) -> str:
+    from pathlib import Path
+
+    return str(Path(path.removeprefix("file:")).absolute())
+
+
+@dataclass(frozen=True, slots=True)
+class Work:
+    """What a task needs to know: all that is the same for each. Runs on the executors."""
+
+    source: Source
+    order: Order
+    filesystem: fs.FileSystem
+    aside: str
+    compression: str
+    by_queue: bool
+
+    def run(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        """Do the splits whose numbers come in; tell of each what was written and counted."""
+        outcomes = Outcomes(self.order, self.order.topology.router())
+        for batch in batches:
+            for number in batch.column(0).to_pylist():
+                counter = _Counter()
+                deliveries = (counter.count(self.order.route(outcomes, rows)) for rows in counter.read(self._read(number)))
+                files = self._write(number, deliveries)
+                values = [number, json.dumps(files), *counter.values()]
+                yield pa.RecordBatch.from_pylist([dict(zip(_names(RESULT), values, strict=True))], _schema(RESULT))
+
+    def _read(self, number: int) -> Iterator[pa.RecordBatch]:
+        split = self.source.splits[number]
+        with pq.ParquetFile(
+            split.path, filesystem=self.source.filesystem, read_dictionary=list(self.source.encoded), memory_map=True
+        ) as file:
+            for batch in file.iter_batches(BATCH_ROWS, row_groups=list(split.row_groups)):
+                yield _fit(batch, self.source, dict(split.folder_values))
+
+    def _write(self, number: int, deliveries: Iterator[pa.RecordBatch]) -> list[str]:
+        """Write what comes, each file under a name that no other attempt uses; their names."""
+        first = next(deliveries, None)
+        if first is None:
+            return []
+        files: list[str] = []
+        options = ds.ParquetFileFormat().make_write_options(
+            compression=self.compression, use_dictionary=[*self.source.encoded, *self.order.added], store_schema=False
+        )
+        ds.write_dataset(
+            ds.Scanner.from_batches(_chain(first, deliveries), schema=first.schema, use_threads=False),
+            self.aside,
+            filesystem=self.filesystem,
+            format="parquet",
+            file_options=options,
+            basename_template=f"part-{number:05}-{uuid.uuid4()}-{{i}}.{self.compression}.parquet",
+            partitioning=ds.partitioning(pa.schema([("queue", pa.string())]), flavor="hive") if self.by_queue else None,
+            existing_data_behavior="overwrite_or_ignore",
+            max_rows_per_group=ROW_GROUP_ROWS,
+            max_rows_per_file=FILE_ROWS,
+            max_open_files=OPEN_FILES,
+            file_visitor=lambda written: files.append(written.path),
+            use_threads=False,
+        )
+        return files
+
+
+class _Counter:
+    """Counts what passes by."""
+
+    def __init__(self) -> None:
+        self.messages = self.deliveries = self.unroutable = self.malformed = 0
+
+    def read(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        for batch in batches:
+            self.messages += batch.num_rows
+            yield batch
+
+    def count(self, batch: pa.RecordBatch) -> pa.RecordBatch:
+        nowhere = batch.column("queue").null_count
+        malformed = batch.num_rows - batch.column("reason").null_count
+        self.deliveries += batch.num_rows - nowhere
+        self.malformed += malformed
+        self.unroutable += nowhere - malformed
+        return batch
+
+    def values(self) -> tuple[int, int, int, int]:
+        return self.messages, self.deliveries, self.unroutable, self.malformed
+
+
+def _chain(first: pa.RecordBatch, rest: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+    yield first
+    yield from rest
+
+
+def _names(ddl: str) -> list[str]:
+    return [field.split()[0] for field in ddl.split(", ")]
+
+
+def _schema(ddl: str) -> pa.Schema:
+    types = {"int": pa.int32(), "long": pa.int64(), "string": pa.string()}
+    return pa.schema([(field.split()[0], types[field.split()[1]]) for field in ddl.split(", ")])
+
+
+def _fit(batch: pa.RecordBatch, source: Source, folder_values: Mapping[str, Any]) -> pa.RecordBatch:
+    """A batch with all columns of the source: those that a file lacks are null, those of its folders filled in."""
+    columns = []
+    for field in source.schema:
+        if field.name in batch.schema.names:
+            column = batch.column(field.name)
+            is_kept = column.type == field.type or (pa.types.is_dictionary(column.type) and field.name in source.encoded)
+            columns.append(column if is_kept else column.cast(field.type))
+        elif field.name in folder_values:
+            columns.append(pa.repeat(pa.scalar(folder_values[field.name], field.type), batch.num_rows))
+        else:
+            columns.append(pa.nulls(batch.num_rows, field.type))
+    return pa.RecordBatch.from_arrays(columns, names=source.schema.names)
+
+
+def route_files(spark: SparkSession, source: Source, target: str, order: Order, *, mode: str, by_queue: bool) -> Counts:
+    """Run the job, and put what it wrote in place."""
+    filesystem, path = filesystem_of(target)
+    before = _require_writable(filesystem, path, target, mode)
+    aside = f"{path}/{ASIDE}{uuid.uuid4()}"
+    compression = str(spark.conf.get("spark.sql.parquet.compression.codec", "snappy"))
+    work = Work(source, order, filesystem, aside, "NONE" if compression == "uncompressed" else compression, by_queue)
+    filesystem.create_dir(aside, recursive=True)
+    try:
+        numbers = spark.range(0, len(source.splits), 1, len(source.splits))
+        done = numbers.mapInArrow(work.run, RESULT).collect()
+        for name in (name for row in done for name in json.loads(row["files"])):
+            place = path + name[name.index(aside) + len(aside) :]
+            filesystem.create_dir(place.rsplit("/", 1)[0], recursive=True)
+            filesystem.move(name, place)
+        if mode == "overwrite":
+            for name in before:
+                filesystem.delete_file(name)
+    finally:
+        filesystem.delete_dir(aside)
+    with filesystem.open_output_stream(f"{path}/_SUCCESS"):
+        pass
+    return Counts(*(sum(row[name] for row in done) for name in _names(RESULT)[2:]))
+
+
+def _require_writable(filesystem: fs.FileSystem, path: str, target: str, mode: str) -> list[str]:
+    """The files that are there already, which `mode` must allow."""
+    if filesystem.get_file_info(path).type == fs.FileType.NotFound:
+        return []
+    found = filesystem.get_file_info(fs.FileSelector(path, recursive=True))
+    files = [info.path for info in found if info.type == fs.FileType.File]
+    if files and mode == "error":
+        raise WriteError(f"{target} is not empty: expected a new folder, or mode append or overwrite")
+    return [name for name in files if not name.endswith("/_SUCCESS")]
+
+
+def with_text_headers(order: Order, source: Source) -> Order | None:
+    """The same order for these files; None where their columns need Spark to be read."""
+    for name in (order.routing_key, order.exchange_column, order.headers):
+        if name is not None and name in source.schema.names and not pa.types.is_string(source.schema.field(name).type):
+            return None
+    return replace(order, carried=tuple(source.schema.names))
+
+
+def null_count(column: pa.Array) -> int:
+    return int(pc.sum(pc.is_null(column)).as_py() or 0)

@@ -1,0 +1,153 @@
+"""route(): a DataFrame of messages in, a DataFrame of deliveries out, batch or streaming.
+
+A route depends on the signature alone, so where signatures are few the distinct ones are routed and joined back: the
+messages stay in the JVM. Where nearly every message has its own, and on streams, the messages themselves go through Arrow
+to the same function. Which of the two is better shows in a sample, and in the number of routes that were found.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import replace
+from typing import Literal, TypeAlias
+
+from pyspark.sql import DataFrame
+from pyspark.sql import functions as F
+from pyspark.sql.types import ArrayType, IntegerType, LongType, StringType, StructField, StructType
+
+from holtmq.errors import InvalidValueError
+from holtmq.routing import Router
+from holtmq.spark.messages import Columns, Signature
+from holtmq.spark.routes import UNROUTABLE, Order, PackedTopology, Unroutable
+from holtmq.topology import DEFAULT_VHOST, Topology
+
+Plan: TypeAlias = Literal["auto", "join", "arrow"]
+PLANS: tuple[Plan, ...] = ("auto", "join", "arrow")
+JOIN_LIMIT = 300_000
+"""Up to so many routes the join is the faster plan, and they are small enough to be sent to every executor."""
+SAMPLE = 20_000
+ADDED_TYPES = {
+    "queue": StringType(),
+    "reason": StringType(),
+    "binding_priority": IntegerType(),
+    "binding_ttl_ms": LongType(),
+    "bindings": ArrayType(StringType()),
+}
+CHANGED = "the input gave another message when it was read again"
+
+
+def route(
+    messages: DataFrame,
+    topology: Topology,
+    *,
+    vhost: str = DEFAULT_VHOST,
+    exchange: str | None = None,
+    columns: Columns = Columns(),
+    unroutable: Unroutable = "keep",
+    settings: bool = False,
+    bindings: bool = False,
+    plan: Plan = "auto",
+) -> DataFrame:
+    """Every message once for each queue that it reaches: all its columns, then `queue` and `reason`.
+
+    The routing key, exchange and headers are read from the columns that `columns` names. Headers may be a map, a struct,
+    VARIANT or JSON text; they and the exchange may be missing, the latter if `exchange` says where all messages go.
+
+    A message that reaches no queue has a null `queue`; with `unroutable="drop"` it is left out, with `"only"` such messages
+    are all there is. A message that no broker would take (no routing key, unreadable headers, an exchange that does not
+    exist) is never left out: its `reason` says what is wrong with it.
+
+    `settings` adds the priority and time to live that bindings give (`binding_priority`, `binding_ttl_ms`), `bindings` adds
+    the bindings by which a message entered the queue.
+
+    Of a batch, this reads the columns of the signature at once, to route the distinct ones; the messages are read when the
+    result is used. `plan="arrow"` does without the former and sends whole messages through Python, as for a stream.
+    """
+    _require_one_of("unroutable", unroutable, UNROUTABLE)
+    _require_one_of("plan", plan, PLANS)
+    router = Router(topology, vhost)
+    if exchange is not None:
+        router.require_publishable(exchange)
+    signature = Signature.of(messages, columns, exchange, router.header_names())
+    order = Order(
+        topology=PackedTopology.of(topology, vhost),
+        routing_key=signature.routing_key.name,
+        exchange_column=signature.exchange.name if signature.exchange else None,
+        exchange=exchange,
+        headers=signature.headers.name if signature.headers else None,
+        reads_headers=bool(router.header_names()),
+        carried=tuple(messages.columns),
+        unroutable=unroutable,
+        settings=settings,
+        bindings=bindings,
+    )
+    _require_free(messages, order.added)
+    if plan != "arrow" and not messages.isStreaming:
+        limit = JOIN_LIMIT if plan == "auto" else None
+        routes = _routes(messages, signature, order, limit)
+        if routes is not None:
+            return _join(messages, routes, signature, order)
+    if plan == "join":
+        raise InvalidValueError("a stream can't be read twice, as plan 'join' would: expected plan 'arrow' or 'auto'")
+    return _routed(messages.select("*", *(part.column.alias(part.name) for part in signature.parts if part.is_added)), order)
+
+
+def _routes(messages: DataFrame, signature: Signature, order: Order, limit: int | None) -> DataFrame | None:
+    """What becomes of each distinct signature; None where there are more than `limit`. Runs a job or two."""
+    signatures = messages.select(*(part.column.alias(part.name) for part in signature.parts))
+    if limit is not None and _estimated_distinct(signatures) > limit:
+        return None
+    order = replace(order, carried=tuple(signatures.columns))
+    routed = _routed(signatures.distinct(), order)
+    routes = (routed.limit(limit + 1) if limit is not None else routed).toArrow()
+    if limit is not None and len(routes) > limit:
+        return None
+    keys = [f"__holtmq_{number}" for number, _ in enumerate(signature.parts)]
+    return messages.sparkSession.createDataFrame(routes, routed.schema).toDF(*keys, *order.added)
+
+
+def _estimated_distinct(signatures: DataFrame) -> float:
+    """How many distinct signatures there are, to judge by the first ones: as if each were as likely as any other."""
+    sample = signatures.select(F.xxhash64("*")).limit(SAMPLE).toArrow().column(0)
+    drawn, seen = len(sample), len(sample.unique())
+    if drawn < SAMPLE:
+        return seen
+    low, high = float(seen), 1e12
+    while high / low > 1.01:  # the more there are, the fewer of those drawn were drawn before: find the number that fits
+        middle = (low * high) ** 0.5
+        expected = -middle * math.expm1(-drawn / middle)
+        low, high = (middle, high) if expected < seen else (low, middle)
+    return low
+
+
+def _join(messages: DataFrame, routes: DataFrame, signature: Signature, order: Order) -> DataFrame:
+    """Send the routes to every executor, and look them up for each message."""
+    parts = [part.column for part in signature.parts]
+    keys = [routes[name] for name in routes.columns[: len(parts)]]
+    same = F.xxhash64(*parts) == F.xxhash64(*keys)  # one number is looked up faster than several texts
+    for part, key in zip(parts, keys, strict=True):
+        same = same & part.eqNullSafe(key)
+    how = "left" if order.unroutable == "keep" else "inner"
+    joined = messages.join(F.broadcast(routes.withColumn("__holtmq_found", F.lit(True))), same, how)
+    if how == "left":
+        reason = F.coalesce(F.col("reason"), F.when(F.col("__holtmq_found").isNull(), F.lit(CHANGED)))
+        joined = joined.withColumn("reason", reason)
+    return joined.select(*messages.columns, *order.added)
+
+
+def _routed(messages: DataFrame, order: Order) -> DataFrame:
+    """The messages through Arrow to the router, on the executors."""
+    carried = [field for field in messages.schema if field.name in order.carried]
+    schema = StructType([*carried, *(StructField(name, ADDED_TYPES[name]) for name in order.added)])
+    return messages.mapInArrow(order.route_all, schema)
+
+
+def _require_one_of(name: str, value: str, expected: tuple[str, ...]) -> None:
+    if value not in expected:
+        raise InvalidValueError(f"{name} must be one of {', '.join(expected)}, got {value!r}")
+
+
+def _require_free(messages: DataFrame, added: list[str]) -> None:
+    taken = sorted({*added} & {*messages.columns})
+    if taken:
+        raise InvalidValueError(f"the messages have a column {taken[0]!r} already, which is to be added: rename or drop it first")
