@@ -13,6 +13,7 @@ from holtmq.cli.definitions import definitions
 from holtmq.cli.demo import demo
 from holtmq.cli.explain import explain
 from holtmq.cli.migrate import migrate
+from holtmq.cli.pipeline import pipeline
 from holtmq.cli.queue import queue
 from holtmq.cli.serve import serve
 from holtmq.errors import HoltmqError
@@ -32,6 +33,7 @@ cli.add_command(definitions)
 cli.add_command(demo)
 cli.add_command(explain)
 cli.add_command(migrate)
+cli.add_command(pipeline)
 cli.add_command(queue)
 cli.add_command(serve)
 

@@ -17,6 +17,7 @@ from typing import NamedTuple, TypeVar
 
 from holtmq.client.address import Address
 from holtmq.errors import HoltmqError
+from holtmq.table import FieldValue
 from holtmq.wire import methods as wire
 from holtmq.wire.frames import BODY, FRAME_END, FRAME_START, HEADER, METHOD, OVERHEAD, PROTOCOL_HEADER, method_frame
 from holtmq.wire.methods import Method, decode_method
@@ -26,7 +27,7 @@ CHANNEL = 1
 READ_BYTES = 256 * 1024
 CONNECT_TIMEOUT_S = 10.0
 REPLY_TIMEOUT_S = 60.0
-CAPABILITIES = {
+CAPABILITIES: dict[str, FieldValue] = {
     "publisher_confirms": True,
     "basic.nack": True,
     "consumer_cancel_notify": True,
@@ -78,7 +79,7 @@ class Connection:
         self._address = address
         self._rest = b""
         self._replies: list[Method] = []
-        self._partial: tuple[object, ...] | None = None
+        self._partial: tuple[int, bool, str, str] | None = None
         self._raw_properties = b""
         self._missing = 0
         self._pieces: list[bytes] = []
@@ -108,7 +109,7 @@ class Connection:
         self.write(PROTOCOL_HEADER)
         self._expect(wire.ConnectionStart)
         response = f"\0{address.user}\0{address.password}".encode()
-        about = {"product": "HoltMQ client", "connection_name": name, "capabilities": CAPABILITIES}
+        about: dict[str, FieldValue] = {"product": "HoltMQ client", "connection_name": name, "capabilities": CAPABILITIES}
         self.send(0, wire.ConnectionStartOk(about, "PLAIN", response, "en_US"))
         tune = self._expect(wire.ConnectionTune)
         self.frame_max = tune.frame_max or self.frame_max
@@ -223,7 +224,7 @@ class Connection:
     def _complete(self) -> None:
         if self._partial is not None:
             body = self._pieces[0] if len(self._pieces) == 1 else b"".join(self._pieces)
-            self.deliveries.append(Delivery(*self._partial, self._raw_properties, body))  # type: ignore[arg-type]
+            self.deliveries.append(Delivery(*self._partial, self._raw_properties, body))
             self._partial = None
         self._pieces = []
 

@@ -116,7 +116,9 @@ class Publisher:
             self._waiting.clear()
             self._failures += 1
             if self._failures > self._retries:
-                raise PublishError(f"{len(self._again)} messages are not confirmed after {self._retries} retries: {error}") from error
+                raise PublishError(
+                    f"{len(self._again)} messages are not confirmed after {self._retries} retries: {error}"
+                ) from error
         time.sleep(min(LONGEST_PAUSE_S, FIRST_PAUSE_S * 2 ** (self._failures - 1)))
 
     def _connected(self) -> Connection:

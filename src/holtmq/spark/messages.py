@@ -39,6 +39,9 @@ class Columns:
     headers: str = "headers"
 
 
+DEFAULT_COLUMNS = Columns()
+
+
 @dataclass(frozen=True, slots=True)
 class Part:
     """One part of a signature that differs between messages: an expression for it, and where it is to be found."""
@@ -99,7 +102,9 @@ def _headers(headers: Column, type_: DataType, names: list[str]) -> Column:
             return F.when(_adds_keys(headers) | ~_is_object(headers), headers)
         case MapType(keyType=StringType(), valueType=value_type):
             chosen = F.map_filter(headers, lambda name, _: name.isin(names))
-            typed = F.transform_values(chosen, lambda _, value: _tagged(value, value_type)) if _needs_tags(value_type) else chosen
+            typed = (
+                F.transform_values(chosen, lambda _, value: _tagged(value, value_type)) if _needs_tags(value_type) else chosen
+            )
             return F.when(F.size(chosen) > 0, F.to_json(typed))
         case StructType():
             fields = [field for field in type_ if field.name in names]

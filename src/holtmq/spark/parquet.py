@@ -11,11 +11,10 @@ from __future__ import annotations
 import json
 import uuid
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 import pyarrow as pa
-import pyarrow.compute as pc
 import pyarrow.dataset as ds
 import pyarrow.fs as fs
 import pyarrow.parquet as pq
@@ -118,7 +117,9 @@ def filesystem_of(uri: str) -> tuple[fs.FileSystem, str]:
     try:
         return fs.FileSystem.from_uri(uri) if "://" in uri else (fs.LocalFileSystem(), _absolute(uri))
     except (pa.ArrowInvalid, OSError) as error:
-        raise InvalidValueError(f"expected a path, or a URI of a file system that Arrow can open, got {uri!r}: {error}") from error
+        raise InvalidValueError(
+            f"expected a path, or a URI of a file system that Arrow can open, got {uri!r}: {error}"
+        ) from error
 
 
 def _absolute(path: str) -> str:
@@ -274,15 +275,3 @@ def _require_writable(filesystem: fs.FileSystem, path: str, target: str, mode: s
     if files and mode == "error":
         raise WriteError(f"{target} is not empty: expected a new folder, or mode append or overwrite")
     return [name for name in files if not name.endswith("/_SUCCESS")]
-
-
-def with_text_headers(order: Order, source: Source) -> Order | None:
-    """The same order for these files; None where their columns need Spark to be read."""
-    for name in (order.routing_key, order.exchange_column, order.headers):
-        if name is not None and name in source.schema.names and not pa.types.is_string(source.schema.field(name).type):
-            return None
-    return replace(order, carried=tuple(source.schema.names))
-
-
-def null_count(column: pa.Array) -> int:
-    return int(pc.sum(pc.is_null(column)).as_py() or 0)

@@ -8,6 +8,7 @@ to the same function. Which of the two is better shows in a sample, and in the n
 from __future__ import annotations
 
 import math
+from collections.abc import Collection
 from dataclasses import replace
 from typing import Literal, TypeAlias
 
@@ -17,7 +18,7 @@ from pyspark.sql.types import ArrayType, IntegerType, LongType, StringType, Stru
 
 from holtmq.errors import InvalidValueError
 from holtmq.routing import Router
-from holtmq.spark.messages import Columns, Signature
+from holtmq.spark.messages import DEFAULT_COLUMNS, Columns, Signature
 from holtmq.spark.routes import UNROUTABLE, Order, PackedTopology, Unroutable
 from holtmq.topology import DEFAULT_VHOST, Topology
 
@@ -42,7 +43,7 @@ def route(
     *,
     vhost: str = DEFAULT_VHOST,
     exchange: str | None = None,
-    columns: Columns = Columns(),
+    columns: Columns = DEFAULT_COLUMNS,
     unroutable: Unroutable = "keep",
     settings: bool = False,
     bindings: bool = False,
@@ -63,23 +64,11 @@ def route(
     Of a batch, this reads the columns of the signature at once, to route the distinct ones; the messages are read when the
     result is used. `plan="arrow"` does without the former and sends whole messages through Python, as for a stream.
     """
-    _require_one_of("unroutable", unroutable, UNROUTABLE)
     _require_one_of("plan", plan, PLANS)
     router = Router(topology, vhost)
-    if exchange is not None:
-        router.require_publishable(exchange)
     signature = Signature.of(messages, columns, exchange, router.header_names())
-    order = Order(
-        topology=PackedTopology.of(topology, vhost),
-        routing_key=signature.routing_key.name,
-        exchange_column=signature.exchange.name if signature.exchange else None,
-        exchange=exchange,
-        headers=signature.headers.name if signature.headers else None,
-        reads_headers=bool(router.header_names()),
-        carried=tuple(messages.columns),
-        unroutable=unroutable,
-        settings=settings,
-        bindings=bindings,
+    order = make_order(
+        topology, router, signature, exchange, messages.columns, unroutable, settings=settings, bindings=bindings
     )
     _require_free(messages, order.added)
     if plan != "arrow" and not messages.isStreaming:
@@ -90,6 +79,35 @@ def route(
     if plan == "join":
         raise InvalidValueError("a stream can't be read twice, as plan 'join' would: expected plan 'arrow' or 'auto'")
     return _routed(messages.select("*", *(part.column.alias(part.name) for part in signature.parts if part.is_added)), order)
+
+
+def make_order(
+    topology: Topology,
+    router: Router,
+    signature: Signature,
+    exchange: str | None,
+    carried: Collection[str],
+    unroutable: Unroutable,
+    *,
+    settings: bool,
+    bindings: bool,
+) -> Order:
+    """What the executors are asked to do; checked here, where the user sees it."""
+    _require_one_of("unroutable", unroutable, UNROUTABLE)
+    if exchange is not None:
+        router.require_publishable(exchange)
+    return Order(
+        topology=PackedTopology.of(topology, router.vhost),
+        routing_key=signature.routing_key.name,
+        exchange_column=signature.exchange.name if signature.exchange else None,
+        exchange=exchange,
+        headers=signature.headers.name if signature.headers else None,
+        reads_headers=bool(router.header_names()),
+        carried=tuple(carried),
+        unroutable=unroutable,
+        settings=settings,
+        bindings=bindings,
+    )
 
 
 def _routes(messages: DataFrame, signature: Signature, order: Order, limit: int | None) -> DataFrame | None:
@@ -150,4 +168,4 @@ def _require_one_of(name: str, value: str, expected: tuple[str, ...]) -> None:
 def _require_free(messages: DataFrame, added: list[str]) -> None:
     taken = sorted({*added} & {*messages.columns})
     if taken:
-        raise InvalidValueError(f"the messages have a column {taken[0]!r} already, which is to be added: rename or drop it first")
+        raise InvalidValueError(f"the messages have a column {taken[0]!r}, which is to be added: rename or drop it first")

@@ -121,7 +121,8 @@ class Order:
         keys, of_row = outcomes.distinct_keys(batch.column(self.routing_key))
         if self.exchange_column is None and self.headers is None:
             return [(self.exchange, key, None) for key in keys], of_row
-        exchanges, headers = [self.exchange], [None]
+        exchanges: list[str | None] = [self.exchange]
+        headers: list[str | None] = [None]
         if self.exchange_column is not None:
             exchanges, exchange_of_row = _distinct(batch.column(self.exchange_column))
             of_row = of_row * len(exchanges) + exchange_of_row
@@ -179,6 +180,7 @@ class Outcomes:
         self._order = order
         self._router = router
         self._classes: KeyClasses | None = None
+        self._columns: list[pa.Array] | None = None
         self._forget()
 
     def distinct_keys(self, column: pa.Array) -> tuple[list[str | None], Integers]:
@@ -215,7 +217,7 @@ class Outcomes:
         self._reasons: list[str | None] = []
         self._entries: list[Entry] = []
         self._bindings: list[list[str]] = []
-        self._columns: list[pa.Array] | None = None
+        self._columns = None
 
     def _make_columns(self) -> Iterator[pa.Array]:
         yield pa.array(self._queues, pa.string())

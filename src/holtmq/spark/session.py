@@ -14,7 +14,6 @@ from typing import Any
 
 from pyspark.sql import SparkSession
 
-import holtmq
 from holtmq.spark.java import java_home
 
 DEFAULTS = {
@@ -30,6 +29,7 @@ LOCAL_DEFAULTS = {
     "spark.ui.enabled": "false",
     "spark.driver.host": "127.0.0.1",
     "spark.driver.bindAddress": "127.0.0.1",
+    "spark.sql.shuffle.partitions": str(4 * (os.cpu_count() or 1)),  # Spark's own 200 are for clusters
     "spark.driver.memory": "4g",  # driver and executors are one process here, and Spark's own 1 GB is little
 }
 """On one machine nothing listens to the outside, and two jobs at a time do not quarrel over a port."""
@@ -82,7 +82,7 @@ def _equip(spark: SparkSession) -> SparkSession:
 def _package() -> Path:
     """This package as a zip, as executors take it."""
     root = Path(str(files("holtmq")))
-    target = Path(tempfile.mkdtemp(prefix="holtmq-package-")) / f"holtmq-{holtmq.__version__}.zip"
+    target = Path(tempfile.mkdtemp(prefix="holtmq-package-")) / "holtmq.zip"
     with zipfile.ZipFile(target, "w", zipfile.ZIP_DEFLATED) as archive:
         for path in sorted(root.rglob("*")):
             if path.is_file() and "__pycache__" not in path.parts:

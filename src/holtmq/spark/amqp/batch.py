@@ -48,7 +48,8 @@ class QueueReader(DataSourceReader):
         tasks = max(1, min(self._tasks, count), -(-count // SHARE))
         return [Share(n, count // tasks + (n < count % tasks)) for n in range(tasks)]
 
-    def read(self, partition: Share) -> Iterator[pa.RecordBatch]:
+    def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
+        assert isinstance(partition, Share)
         if not partition.count:
             return
         with self._broker.connect("holtmq.spark") as connection:

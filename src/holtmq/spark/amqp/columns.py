@@ -33,6 +33,7 @@ TEXTS = (
 NUMBERS = ("delivery_mode", "priority")
 JOURNEY = ("source_queue", "redelivered", "received_at")
 """Columns of the source that a sink has no use for."""
+REPLAY_HEADER = "x-holtmq-replay"
 PROPERTIES_KEPT = 10_000
 
 
@@ -52,7 +53,7 @@ def _type(name: str) -> DataType:
 
 _ORDER = ("source_queue", "exchange", "routing_key", "redelivered", "received_at", *NAMES, "body")
 SCHEMA = StructType([StructField(name, _type(name)) for name in _ORDER])
-_ARROW_TYPES = {
+_ARROW_TYPES: dict[type[DataType], pa.DataType] = {
     BooleanType: pa.bool_(),
     IntegerType: pa.int32(),
     TimestampType: pa.timestamp("us", "UTC"),
@@ -106,9 +107,10 @@ def _text(value: str) -> str:
 class Messages:
     """Turns rows into messages to publish."""
 
-    def __init__(self, schema: StructType, exchange: str | None, *, persistent: bool) -> None:
+    def __init__(self, schema: StructType, exchange: str | None, *, persistent: bool, mark: str | None = None) -> None:
         self._exchange = exchange
         self._persistent = persistent
+        self._mark = mark
         names = set(schema.names)
         known = {"exchange", "routing_key", "body", *NAMES, *JOURNEY}
         if "routing_key" not in names or "body" not in names:
@@ -117,7 +119,9 @@ class Messages:
             raise InvalidValueError("expected a column exchange, or the option exchange for all messages; got neither")
         unknown = sorted(names - known)
         if unknown:
-            raise InvalidValueError(f"no property of a message is called {unknown[0]!r}: drop the column, or name it as one of {', '.join(NAMES)}")
+            raise InvalidValueError(
+                f"no property of a message is called {unknown[0]!r}: drop the column, or name it as one of {', '.join(NAMES)}"
+            )
         self._properties = [name for name in NAMES if name in names]
         self._texts = {field.name for field in schema if isinstance(field.dataType, StringType)}
 
@@ -127,7 +131,9 @@ class Messages:
         properties = [columns[name] for name in self._properties]
         assert exchanges is not None
         for number, (exchange, key, body) in enumerate(zip(exchanges, columns["routing_key"], columns["body"], strict=True)):
-            yield self._message(exchange, key, body, {name: column[number] for name, column in zip(self._properties, properties, strict=True)})
+            yield self._message(
+                exchange, key, body, {name: column[number] for name, column in zip(self._properties, properties, strict=True)}
+            )
 
     def _message(self, exchange: str | None, key: str | None, body: bytes | str | None, properties: dict[str, Any]) -> Outgoing:
         if exchange is None or key is None or body is None:
@@ -135,6 +141,8 @@ class Messages:
             raise InvalidValueError(f"expected a {missing} in each row, got null")
         if properties.get("headers") is not None:
             properties["headers"] = _headers(properties["headers"])
+        if self._mark is not None:
+            properties["headers"] = {**(properties.get("headers") or {}), REPLAY_HEADER: self._mark}
         if self._persistent and properties.get("delivery_mode") is None:
             properties["delivery_mode"] = PERSISTENT
         try:

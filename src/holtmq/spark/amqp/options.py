@@ -10,7 +10,6 @@ import os
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any
 
 from holtmq.client.address import Address, Tls
 from holtmq.client.connection import Connection
@@ -19,7 +18,7 @@ from holtmq.errors import InvalidValueError
 CONNECTION = frozenset({"url", "user", "password", "passwordfile", "passwordenv", "cafile", "certfile", "keyfile", "verify"})
 READING = frozenset({"queue", "mode", "limit", "partitions", "idletimeout"})
 STREAMING = frozenset({"queue", "receivers", "prefetch", "maxmessagespertrigger", "ack", "spool", "segmentrows"})
-WRITING = frozenset({"exchange", "mandatory", "onreturn", "persistent", "window", "retries", "rate"})
+WRITING = frozenset({"exchange", "mandatory", "onreturn", "persistent", "window", "retries", "rate", "mark"})
 SPARKS_OWN = frozenset({"path", "checkpointlocation", "paths"})
 
 
@@ -30,7 +29,9 @@ class Options:
         self._given = {name.lower(): value for name, value in given.items()}
         unknown = sorted(self._given.keys() - known - CONNECTION - SPARKS_OWN)
         if unknown:
-            raise InvalidValueError(f"no option is called {unknown[0]!r}: expected one of {', '.join(sorted(known | CONNECTION))}")
+            raise InvalidValueError(
+                f"no option is called {unknown[0]!r}: expected one of {', '.join(sorted(known | CONNECTION))}"
+            )
 
     def text(self, name: str, default: str | None = None) -> str:
         value = self._given.get(name.lower(), default)
@@ -67,9 +68,7 @@ class Options:
         if address.tls is not None:
             files = (self.optional("caFile"), self.optional("certFile"), self.optional("keyFile"))
             address = replace(address, tls=Tls(*files, verify=self.is_on("verify", default=True)))
-        address = replace(
-            address, user=self.text("user", address.user), password=self.text("password", address.password)
-        )
+        address = replace(address, user=self.text("user", address.user), password=self.text("password", address.password))
         return Broker(address, self.optional("passwordEnv"), self.optional("passwordFile"))
 
 
@@ -92,11 +91,8 @@ class Broker:
                 raise InvalidValueError(f"passwordFile {self.password_file!r} can't be read: {error.strerror}") from error
         if self.password_env is not None:
             if self.password_env not in os.environ:
-                raise InvalidValueError(f"passwordEnv names {self.password_env!r}, which is not set where the connection is made")
+                raise InvalidValueError(
+                    f"passwordEnv names {self.password_env!r}, which is not set where the connection is made"
+                )
             return os.environ[self.password_env]
         return self.address.password
-
-
-def given(**options: Any) -> dict[str, str]:
-    """Options for Spark, those that are None left out."""
-    return {name: str(value).lower() if isinstance(value, bool) else str(value) for name, value in options.items() if value is not None}

@@ -53,7 +53,7 @@ class Spool:
         self._filesystem.move(name, self._place(number))
 
     def has(self, number: int) -> bool:
-        return self._filesystem.get_file_info(self._place(number)).type != fs.FileType.NotFound
+        return bool(self._filesystem.get_file_info(self._place(number)).type != fs.FileType.NotFound)
 
     def read(self, number: int) -> Iterator[pa.RecordBatch]:
         try:

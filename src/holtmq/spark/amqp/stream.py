@@ -114,7 +114,8 @@ class QueueStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
 
     # And for this on the executors.
 
-    def read(self, partition: SegmentPartition) -> Iterator[pa.RecordBatch]:
+    def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
+        assert isinstance(partition, SegmentPartition)
         return Spool(partition.spool).read(partition.number)
 
     def _state(self) -> _Running:

@@ -13,6 +13,9 @@ from holtmq.client.publisher import RETRIES, WINDOW, Published, Publisher, Publi
 from holtmq.spark.amqp.columns import Messages
 from holtmq.spark.amqp.options import WRITING, Options
 
+MARK = "mark"
+"""The option whose value goes into a header of each message."""
+
 
 @dataclass
 class Receipt(WriterCommitMessage):
@@ -27,7 +30,9 @@ class Sending:
     def __init__(self, options: dict[str, str], schema: StructType) -> None:
         chosen = Options(options, WRITING)
         self._broker = chosen.broker()
-        self._messages = Messages(schema, chosen.optional("exchange"), persistent=chosen.is_on("persistent", default=True))
+        self._messages = Messages(
+            schema, chosen.optional("exchange"), persistent=chosen.is_on("persistent", default=True), mark=chosen.optional(MARK)
+        )
         self._mandatory = chosen.is_on("mandatory", default=True)
         self._fails_on_return = chosen.one_of("onReturn", "fail", "count") == "fail"
         self._window = chosen.number("window", WINDOW, least=1)

@@ -1,0 +1,193 @@
+"""Two topologies over the same messages: what a change of bindings would have done to real traffic.
+
+Messages are counted by signature; each signature is routed twice, on the executors; only counts come back.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import asdict, dataclass
+from typing import Any
+
+import pyarrow as pa
+from pyspark.sql import Column, DataFrame
+from pyspark.sql import functions as F
+
+from holtmq.errors import HoltmqError
+from holtmq.routing import Router
+from holtmq.spark.messages import DEFAULT_COLUMNS, Columns, Signature
+from holtmq.spark.routes import NULL_EXCHANGE, NULL_KEY, PackedTopology, read_headers
+from holtmq.topology import DEFAULT_VHOST, Topology
+
+KEYS_SHOWN = 50
+ROUTED = (
+    "exchange string, routing_key string, messages long, before array<string>, after array<string>, "
+    "before_reason string, after_reason string"
+)
+
+
+@dataclass(frozen=True, slots=True)
+class QueueChange:
+    """What one queue got, would get, and how many of these are gained or lost."""
+
+    queue: str
+    before: int
+    after: int
+    gained: int
+    lost: int
+
+
+@dataclass(frozen=True, slots=True)
+class KeyChange:
+    """A routing key whose messages would go elsewhere."""
+
+    exchange: str | None
+    routing_key: str | None
+    messages: int
+    before: tuple[str, ...]
+    after: tuple[str, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Comparison:
+    """The outcome. A message is affected if the set of its queues changes, or whether a broker would take it at all."""
+
+    messages: int
+    affected: int
+    gaining: int
+    losing: int
+    newly_unroutable: int
+    newly_routable: int
+    newly_refused: int
+    keys_affected: int
+    queues: tuple[QueueChange, ...]
+    """Those that gain or lose messages, most affected first."""
+    keys: tuple[KeyChange, ...]
+    """Those with the most messages; there may be more."""
+
+    @property
+    def share(self) -> float:
+        """The part of all messages that is affected, 0 to 1."""
+        return self.affected / self.messages if self.messages else 0.0
+
+    def to_json(self) -> dict[str, Any]:
+        return {**asdict(self), "share": self.share}
+
+
+def compare(
+    messages: DataFrame,
+    before: Topology,
+    after: Topology,
+    *,
+    vhost: str = DEFAULT_VHOST,
+    exchange: str | None = None,
+    columns: Columns = DEFAULT_COLUMNS,
+    keys_shown: int = KEYS_SHOWN,
+) -> Comparison:
+    """What would change for these messages if `after` took the place of `before`. Runs the job."""
+    decisive = Router(before, vhost).header_names() | Router(after, vhost).header_names()
+    signature = Signature.of(messages, columns, exchange, decisive)
+    counted = count_signatures(messages, signature, exchange)
+    both = _Both(PackedTopology.of(before, vhost), PackedTopology.of(after, vhost))
+    routed = counted.mapInArrow(both.route_all, ROUTED).persist()
+    try:
+        return _summarise(routed, keys_shown)
+    finally:
+        routed.unpersist()
+
+
+def count_signatures(
+    messages: DataFrame, signature: Signature, exchange: str | None, *totals: Column, by: Sequence[Column] = ()
+) -> DataFrame:
+    """How often each signature occurs: exchange, routing_key, headers (JSON text), messages, and other totals."""
+    source = signature.exchange.column if signature.exchange else F.lit(exchange)
+    headers = signature.headers.column if signature.headers else F.lit(None).cast("string")
+    parts = [source.alias("exchange"), signature.routing_key.column.alias("routing_key"), headers.alias("headers")]
+    return messages.groupBy(*by, *parts).agg(F.count("*").alias("messages"), *totals)
+
+
+class _Both:
+    """Routes counted signatures by two topologies. Runs on the executors."""
+
+    def __init__(self, before: PackedTopology, after: PackedTopology) -> None:
+        self._before = before
+        self._after = after
+
+    def route_all(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        before, after = self._before.router(), self._after.router()
+        for batch in batches:
+            exchanges, keys, headers = (batch.column(name).to_pylist() for name in ("exchange", "routing_key", "headers"))
+            old = [queues_of(before, *one) for one in zip(exchanges, keys, headers, strict=True)]
+            new = [queues_of(after, *one) for one in zip(exchanges, keys, headers, strict=True)]
+            queues = pa.list_(pa.string())
+            yield pa.RecordBatch.from_arrays(
+                [
+                    *(batch.column(name) for name in ("exchange", "routing_key", "messages")),
+                    *(pa.array([route[0] for route in routes], queues) for routes in (old, new)),
+                    *(pa.array([route[1] for route in routes], pa.string()) for routes in (old, new)),
+                ],
+                names=["exchange", "routing_key", "messages", "before", "after", "before_reason", "after_reason"],
+            )
+
+
+def queues_of(router: Router, exchange: str | None, key: str | None, headers: str | None) -> tuple[tuple[str, ...], str | None]:
+    """Where a signature leads, or the reason why no broker would take it."""
+    if key is None or exchange is None:
+        return (), NULL_KEY if key is None else NULL_EXCHANGE
+    try:
+        return router.route(exchange, key, read_headers(headers) if headers is not None else {}), None
+    except HoltmqError as error:
+        return (), str(error)
+
+
+def _summarise(routed: DataFrame, keys_shown: int) -> Comparison:
+    gained, lost = F.array_except("after", "before"), F.array_except("before", "after")
+    was_refused, is_refused = F.col("before_reason").isNotNull(), F.col("after_reason").isNotNull()
+    nowhere_before, nowhere_after = F.size("before") == 0, F.size("after") == 0
+    is_affected = (F.size(gained) > 0) | (F.size(lost) > 0) | (was_refused != is_refused)
+
+    def count(condition: Column) -> Column:
+        return F.coalesce(F.sum(F.when(condition, F.col("messages"))), F.lit(0))
+
+    totals = routed.agg(
+        F.coalesce(F.sum("messages"), F.lit(0)).alias("messages"),
+        count(is_affected).alias("affected"),
+        count(F.size(gained) > 0).alias("gaining"),
+        count(F.size(lost) > 0).alias("losing"),
+        count(nowhere_after & ~nowhere_before & ~is_refused).alias("newly_unroutable"),
+        count(nowhere_before & ~nowhere_after).alias("newly_routable"),
+        count(is_refused & ~was_refused).alias("newly_refused"),
+        F.count_distinct(F.when(is_affected, F.struct("exchange", "routing_key"))).alias("keys_affected"),
+    ).collect()[0]
+    affected = routed.where(is_affected)
+    by_key = affected.groupBy("exchange", "routing_key", "before", "after").agg(F.sum("messages").alias("messages"))
+    keys = by_key.orderBy(F.desc("messages"), "exchange", "routing_key").limit(keys_shown).collect()
+    return Comparison(
+        **totals.asDict(),
+        queues=_queue_changes(routed),
+        keys=tuple(
+            KeyChange(row["exchange"], row["routing_key"], row["messages"], tuple(row["before"]), tuple(row["after"]))
+            for row in keys
+        ),
+    )
+
+
+def _queue_changes(routed: DataFrame) -> tuple[QueueChange, ...]:
+    was, will = F.array_contains("before", F.col("queue")), F.array_contains("after", F.col("queue"))
+
+    def count(condition: Column) -> Column:
+        return F.sum(F.when(condition, F.col("messages")).otherwise(0))
+
+    per_queue = (
+        routed.withColumn("queue", F.explode(F.array_union("before", "after")))
+        .groupBy("queue")
+        .agg(
+            count(was).alias("was"),
+            count(will).alias("will"),
+            count(will & ~was).alias("gained"),
+            count(was & ~will).alias("lost"),
+        )
+        .where("gained > 0 or lost > 0")
+    )
+    found = [QueueChange(row["queue"], row["was"], row["will"], row["gained"], row["lost"]) for row in per_queue.collect()]
+    return tuple(sorted(found, key=lambda change: (-(change.gained + change.lost), change.queue)))
