@@ -1,15 +1,15 @@
 """The data pipeline on Apache Spark: the same topology and the same router over any number of messages."""
 
 from holtmq.spark.amqp.source import register
-from holtmq.spark.archive import archive, compact
-from holtmq.spark.compare import Comparison, compare
+from holtmq.spark.archives import archive, compact
+from holtmq.spark.comparison import Comparison, compare
+from holtmq.spark.deliveries import route
 from holtmq.spark.messages import Columns
-from holtmq.spark.publish import publish
-from holtmq.spark.replay import Choice, replay
-from holtmq.spark.report import Report, report
-from holtmq.spark.route import route
-from holtmq.spark.route_job import route_job
-from holtmq.spark.session import session
+from holtmq.spark.publishing import publish
+from holtmq.spark.replays import Choice, replay
+from holtmq.spark.reports import Report, report
+from holtmq.spark.routing_job import route_job
+from holtmq.spark.sessions import session
 
 __all__ = [
     "Choice", "Columns", "Comparison", "Report", "archive", "compact", "compare", "publish", "register", "replay", "report",

@@ -12,6 +12,7 @@ import re
 import shutil
 import subprocess
 import tempfile
+from hashlib import blake2b
 from pathlib import Path
 
 from holtmq.errors import HoltmqError
@@ -31,7 +32,7 @@ class JavaError(HoltmqError):
 def java_home() -> Path:
     """The folder to give to Spark as JAVA_HOME; made anew when the Java behind it is another one."""
     java, version = _find()
-    home = _folder() / f"holtmq-java-{version}-{abs(hash(str(java))):x}"
+    home = _folder() / f"holtmq-java-{version}-{blake2b(str(java).encode(), digest_size=6).hexdigest()}"
     script = home / "bin" / "java"
     text = _script(java, version)
     if not script.exists() or script.read_text() != text:

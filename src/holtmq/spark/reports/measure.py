@@ -14,10 +14,10 @@ from pyspark.sql import functions as F
 
 from holtmq.errors import HoltmqError
 from holtmq.routing import Router
-from holtmq.spark.compare import count_signatures
+from holtmq.spark.comparison import count_signatures
+from holtmq.spark.deliveries import route
 from holtmq.spark.messages import DEFAULT_COLUMNS, Columns, Signature
-from holtmq.spark.report.outcome import KeyVolume, Overlap, Report, Series, Volume
-from holtmq.spark.route import route
+from holtmq.spark.reports.outcome import KeyVolume, Overlap, Report, Series, Volume
 from holtmq.spark.routes import NULL_EXCHANGE, NULL_KEY, PackedTopology, matched_bindings, read_headers
 from holtmq.spark.times import message_time
 from holtmq.topology import DEFAULT_VHOST, Topology
@@ -173,7 +173,9 @@ def _volumes(routed: DataFrame, name: Column, limit: int | None = None) -> tuple
 
 def _keys(routed: DataFrame, limit: int) -> tuple[KeyVolume, ...]:
     grouped = routed.groupBy("exchange", "routing_key").agg(
-        F.sum("messages").alias("messages"), F.sum("bytes").alias("bytes"), F.first("queues").alias("queues")
+        F.sum("messages").alias("messages"),
+        F.sum("bytes").alias("bytes"),
+        F.array_sort(F.array_distinct(F.flatten(F.collect_set("queues")))).alias("queues"),
     )
     rows = grouped.orderBy(F.desc("messages"), "exchange", "routing_key").limit(limit).collect()
     return tuple(

@@ -11,9 +11,9 @@ from pyspark.sql import functions as F
 
 from holtmq.errors import InvalidValueError
 from holtmq.routing import Router
+from holtmq.spark.deliveries import make_order, route
 from holtmq.spark.messages import DEFAULT_COLUMNS, Columns, Signature
 from holtmq.spark.parquet import Counts, Source, route_files
-from holtmq.spark.route import make_order, route
 from holtmq.spark.routes import Unroutable
 from holtmq.topology import DEFAULT_VHOST, Topology
 

@@ -7,13 +7,13 @@ from importlib.resources import files
 
 from jinja2 import Environment, StrictUndefined
 
-from holtmq.spark.report.outcome import Report
+from holtmq.spark.reports.outcome import Report
 
 UNITS = ("B", "KiB", "MiB", "GiB", "TiB", "PiB")
 
 
 def render(report: Report) -> str:
-    folder = files("holtmq.spark.report")
+    folder = files("holtmq.spark.reports")
     environment = Environment(autoescape=True, undefined=StrictUndefined, trim_blocks=True, lstrip_blocks=True)
     environment.filters.update(count=count, size=size, share=share)
     template = environment.from_string((folder / "page.html").read_text(encoding="utf-8"))

@@ -15,8 +15,8 @@ from holtmq.client.publisher import Published
 from holtmq.errors import InvalidValueError
 from holtmq.spark.amqp.columns import SCHEMA
 from holtmq.spark.amqp.writer import MARK
-from holtmq.spark.publish import publish
-from holtmq.spark.route import route
+from holtmq.spark.deliveries import route
+from holtmq.spark.publishing import publish
 from holtmq.spark.times import message_time
 from holtmq.table import FieldValue
 from holtmq.topology import Binding, Exchange, Queue, Topology

@@ -81,7 +81,7 @@ class Report:
 
     def to_html(self) -> str:
         """A page of its own: nothing is loaded from anywhere."""
-        from holtmq.spark.report.page import render
+        from holtmq.spark.reports.page import render
 
         return render(self)
 

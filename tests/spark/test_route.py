@@ -1,0 +1,276 @@
+"""route(): what comes in, what comes out, and that nothing is lost on the way."""
+
+from __future__ import annotations
+
+import uuid
+from collections import Counter
+from datetime import UTC, datetime
+from decimal import Decimal
+from pathlib import Path
+from typing import Any
+
+import pytest
+from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import functions as F
+from pyspark.sql.types import (
+    ArrayType,
+    BinaryType,
+    BooleanType,
+    DecimalType,
+    DoubleType,
+    LongType,
+    MapType,
+    StringType,
+    StructField,
+    StructType,
+    TimestampType,
+)  # fmt: skip
+
+from holtmq import Binding, Exchange, InvalidValueError, Queue, Topology
+from holtmq.errors import NotFoundError
+from holtmq.spark import Columns, route
+from holtmq.spark.deliveries import _estimated_distinct
+
+SHOP = Topology(
+    (Exchange("orders", "topic"), Exchange("desks", "headers"), Exchange("inner", "fanout", internal=True)),
+    (Queue("food"), Queue("all"), Queue("vip"), Queue("bytes")),
+    (
+        Binding("orders", "food", "orders.food.*", {"x-priority": 7}),
+        Binding("orders", "all", "orders.#", {"x-message-ttl": 5000}),
+        Binding("orders", "all", "orders.food.#"),
+        Binding("desks", "vip", "", {"x-match": "all", "level": 1}),
+    ),
+)
+PLANS = ("join", "arrow")
+
+
+def messages(spark: SparkSession, *keys: str | None, exchange: str = "orders") -> DataFrame:
+    return spark.createDataFrame(
+        [(n, exchange, key) for n, key in enumerate(keys)], "id int, exchange string, routing_key string"
+    )
+
+
+def pairs(deliveries: DataFrame) -> list[tuple[Any, ...]]:
+    return sorted((row["id"], row["queue"] or "") for row in deliveries.collect())
+
+
+@pytest.mark.parametrize("plan", PLANS)
+def test_one_row_for_each_delivery_with_all_columns_as_they_were(spark: SparkSession, plan: Any) -> None:
+    rows = messages(spark, "orders.food.pizza", "orders.toys").withColumn("more", F.struct(F.lit(1.5), F.array(F.lit("x"))))
+    deliveries = route(rows, SHOP, plan=plan)
+    assert deliveries.columns == [*rows.columns, "queue", "reason"]
+    assert deliveries.schema[:4] == rows.schema[:4]
+    assert pairs(deliveries) == [(0, "all"), (0, "food"), (1, "all")]
+    assert {row["more"]["col1"] for row in deliveries.collect()} == {1.5}
+
+
+@pytest.mark.parametrize("plan", PLANS)
+@pytest.mark.parametrize(
+    ("unroutable", "expected"),
+    [("keep", [(0, "all"), (1, ""), (2, "")]), ("drop", [(0, "all"), (2, "")]), ("only", [(1, ""), (2, "")])],
+)
+def test_unroutable_messages_are_kept_dropped_or_alone_and_malformed_ones_always_there(
+    spark: SparkSession, plan: Any, unroutable: Any, expected: list[tuple[int, str]]
+) -> None:
+    assert pairs(route(messages(spark, "orders.toys", "nowhere", None), SHOP, unroutable=unroutable, plan=plan)) == expected
+
+
+@pytest.mark.parametrize("plan", PLANS)
+def test_malformed_messages_come_out_with_the_reason(spark: SparkSession, plan: Any) -> None:
+    rows = spark.createDataFrame(
+        [
+            ("orders", "orders.toys", '{"level": 1}'),
+            ("orders", None, None),
+            (None, "orders.toys", None),
+            ("nothing", "orders.toys", None),
+            ("inner", "orders.toys", None),
+            ("orders", "orders.toys", "{broken"),
+            ("orders", "orders.toys", "[1]"),
+            ("orders", "orders.toys", '{"CC": "orders.food"}'),
+            ("orders", "x" * 256, None),
+        ],
+        "exchange string, routing_key string, headers string",
+    )
+    reasons = sorted(row["reason"] for row in route(rows, SHOP, plan=plan).collect() if row["reason"] is not None)
+    broken = (
+        "headers: expected a JSON object, got '{broken' (Expecting property name enclosed in double quotes: line 1 column 2"
+    )
+    assert reasons == [
+        "a routing key must be at most 255 bytes in UTF-8, got 256 bytes: 'xxxxxxxxxxxxxxxxxxxx'…",
+        "cannot publish to internal exchange 'inner' in vhost '/'",
+        "header 'CC' must be an array of routing keys, got string 'orders.food'",
+        f"{broken} (char 1))",
+        "headers: expected a JSON object, got array of 1",
+        "no exchange 'nothing' in vhost '/'",
+        "the exchange is null",
+        "the routing key is null",
+    ]
+
+
+@pytest.mark.parametrize("plan", PLANS)
+def test_settings_and_bindings_are_columns_when_asked_for(spark: SparkSession, plan: Any) -> None:
+    deliveries = route(messages(spark, "orders.food.pizza"), SHOP, settings=True, bindings=True, plan=plan)
+    rows = {row["queue"]: row for row in deliveries.collect()}
+    assert (rows["food"]["binding_priority"], rows["food"]["binding_ttl_ms"]) == (7, None)
+    assert (rows["all"]["binding_priority"], rows["all"]["binding_ttl_ms"]) == (None, 5000)
+    assert rows["food"]["bindings"] == ["'orders' → queue 'food' by 'orders.food.*' {'x-priority': 7}"]
+    assert len(rows["all"]["bindings"]) == 2
+
+
+HEADERS: dict[str, tuple[Any, Any, Any]] = {
+    # the type of the column, a value that matches level = 1 and one that does not
+    "JSON text": (StringType(), '{"level": 1}', '{"level": "1"}'),
+    "JSON text with a float": (StringType(), '{"level": 1, "x": 1.0}', '{"level": 1.0}'),
+    "map of integers": (MapType(StringType(), LongType()), {"level": 1}, {"level": 2}),
+    "map of texts": (MapType(StringType(), StringType()), None, {"level": "1"}),
+    "map of floats": (MapType(StringType(), DoubleType()), None, {"level": 1.0}),
+    "struct": (StructType([StructField("level", LongType()), StructField("a", StringType())]), (1, "x"), (None, "x")),
+}
+
+
+@pytest.mark.parametrize("form", HEADERS)
+@pytest.mark.parametrize("plan", PLANS)
+def test_headers_may_come_in_any_form_and_keep_their_types(spark: SparkSession, form: str, plan: Any) -> None:
+    type_, matching, other = HEADERS[form]
+    schema = StructType([StructField("id", LongType()), StructField("headers", type_)])
+    rows = spark.createDataFrame([(0, matching), (1, other), (2, None)], schema).withColumn("routing_key", F.lit("k"))
+    expected = [(0, "vip")] if matching is not None else []
+    assert pairs(route(rows, SHOP, exchange="desks", unroutable="drop", plan=plan)) == expected
+
+
+@pytest.mark.parametrize("plan", PLANS)
+def test_headers_in_a_variant_keep_their_types(spark: SparkSession, plan: Any) -> None:
+    texts = ['{"level": 1, "b": [2]}', '{"level": 1.0}', '{"level": "1"}', '{"level": true}', "{}", "[1]", None]
+    rows = spark.createDataFrame(list(enumerate(texts)), "id int, text string")
+    rows = rows.select("id", F.parse_json("text").alias("headers"), F.lit("k").alias("routing_key"))
+    deliveries = route(rows.drop("text"), SHOP, exchange="desks", plan=plan)
+    assert [pair for pair in pairs(deliveries) if pair[1]] == [(0, "vip")]
+    assert [row["id"] for row in deliveries.collect() if row["reason"]] == [5]
+
+
+TYPED = {
+    "b": (BinaryType(), bytearray(b"\x00\xff")),
+    "t": (TimestampType(), datetime(2026, 1, 2, 3, 4, 5, tzinfo=UTC)),
+    "d": (DecimalType(10, 2), Decimal("12.50")),
+    "f": (BooleanType(), True),
+    "l": (ArrayType(BinaryType()), [bytearray(b"a")]),
+    "m": (MapType(StringType(), TimestampType()), {"k": datetime(2026, 1, 1, tzinfo=UTC)}),
+}
+
+
+@pytest.mark.parametrize("name", TYPED)
+def test_types_that_json_lacks_reach_the_router_as_they_are(spark: SparkSession, name: str) -> None:
+    type_, value = TYPED[name]
+    plain = {"l": [b"a"]}.get(name, bytes(value) if isinstance(value, bytearray) else value)
+    topology = Topology((Exchange("x", "headers"),), (Queue("q"),), (Binding("x", "q", "", {name: plain}),))
+    schema = StructType(
+        [StructField("headers", StructType([StructField(name, type_)])), StructField("routing_key", StringType())]
+    )
+    rows = spark.createDataFrame([((value,), "k"), ((None,), "k")], schema).withColumn("id", F.monotonically_increasing_id())
+    assert len(pairs(route(rows, topology, exchange="x", unroutable="drop"))) == 1
+    mapped = rows.select("id", "routing_key", F.create_map(F.lit(name), F.col("headers")[name]).alias("headers"))
+    assert len(pairs(route(mapped, topology, exchange="x", unroutable="drop"))) == 1
+
+
+@pytest.mark.parametrize("plan", PLANS)
+def test_cc_and_bcc_add_keys(spark: SparkSession, plan: Any) -> None:
+    texts = ['{"CC": ["orders.food.a"]}', '{"BCC": ["orders.food.a"]}', '{"\\u0043C": ["orders.food.a"]}', '{"a": "CC"}']
+    rows = spark.createDataFrame(
+        [(n, "nowhere", text) for n, text in enumerate(texts)], "id int, routing_key string, headers string"
+    )
+    only_topic = Topology(SHOP.exchanges, SHOP.queues, SHOP.bindings[:3])
+    for topology in (SHOP, only_topic):  # with a headers exchange somewhere, and without
+        assert [n for n, queue in pairs(route(rows, topology, exchange="orders", plan=plan)) if queue == "food"] == [0, 1, 2]
+
+
+def test_other_column_names_and_types_will_do(spark: SparkSession) -> None:
+    topology = Topology((Exchange("7", "direct"),), (Queue("q"),), (Binding("7", "q", "42"),))
+    rows = spark.createDataFrame([(0, 42, 7), (1, 43, 7)], "id int, k int, x int")
+    for plan in PLANS:
+        deliveries = route(rows, topology, columns=Columns("k", "x"), unroutable="drop", plan=plan)
+        assert pairs(deliveries) == [(0, "q")]
+        assert deliveries.columns == ["id", "k", "x", "queue", "reason"]
+
+
+def test_vhosts_are_apart(spark: SparkSession) -> None:
+    topology = Topology(
+        (Exchange("x", "fanout", vhost="other"),), (Queue("q", vhost="other"),), (Binding("x", "q", vhost="other"),)
+    )
+    assert pairs(route(messages(spark, "k", exchange="x"), topology, vhost="other")) == [(0, "q")]
+    assert [row["reason"] for row in route(messages(spark, "k", exchange="x"), topology).collect()] != [None]
+
+
+@pytest.mark.parametrize(
+    ("arguments", "error", "match"),
+    [
+        ({"unroutable": "perhaps"}, InvalidValueError, "unroutable must be one of keep, drop, only, got 'perhaps'"),
+        ({"plan": "magic"}, InvalidValueError, "plan must be one of auto, join, arrow, got 'magic'"),
+        ({"exchange": "nothing"}, NotFoundError, "nothing"),
+        ({"columns": Columns(routing_key="rk")}, InvalidValueError, "expected a column 'rk' with the routing key"),
+        ({"columns": Columns(exchange="ex")}, InvalidValueError, "expected a column 'ex' with the exchange"),
+        ({"columns": Columns(headers="id")}, InvalidValueError, "expected headers as a map .* got a column of type int"),
+    ],
+)
+def test_bad_arguments_are_refused_before_anything_runs(
+    spark: SparkSession, arguments: dict[str, Any], error: type[Exception], match: str
+) -> None:
+    with pytest.raises(error, match=match):
+        route(messages(spark, "k"), SHOP, **arguments)
+
+
+def test_a_column_that_is_in_the_way_is_named(spark: SparkSession) -> None:
+    with pytest.raises(InvalidValueError, match="column 'queue', which is to be added"):
+        route(messages(spark, "k").withColumn("queue", F.lit("q")), SHOP)
+
+
+def test_an_empty_input_has_an_empty_outcome(spark: SparkSession) -> None:
+    for plan in ("auto", *PLANS):
+        assert route(messages(spark).limit(0), SHOP, plan=plan).count() == 0  # type: ignore[arg-type]
+
+
+def test_an_input_that_changes_between_two_reads_loses_nothing(spark: SparkSession) -> None:
+    anew = F.udf(lambda: f"orders.{uuid.uuid4()}").asNondeterministic()
+    rows = spark.range(50).select("id", F.lit("orders").alias("exchange"), anew().alias("routing_key"))
+    deliveries = route(rows, SHOP, plan="join").collect()
+    assert len(deliveries) == 50
+    assert {row["reason"] for row in deliveries} == {"the input gave another message when it was read again"}
+
+
+def test_a_stream_gives_the_same_deliveries_as_a_batch(spark: SparkSession, tmp_path: Path) -> None:
+    keys = [None if n % 17 == 0 else f"orders.{('food', 'toys')[n % 2]}.{n % 5}" if n % 3 else "nowhere" for n in range(500)]
+    messages(spark, *keys).repartition(5).write.parquet(str(tmp_path / "in"))
+    batch = spark.read.parquet(str(tmp_path / "in"))
+    stream = spark.readStream.schema(batch.schema).option("maxFilesPerTrigger", 1).parquet(str(tmp_path / "in"))
+    routed = route(stream, SHOP, bindings=True)
+    writer = routed.writeStream.option("checkpointLocation", str(tmp_path / "checkpoint")).trigger(availableNow=True)
+    query = writer.start(str(tmp_path / "out"), format="parquet")
+    query.awaitTermination()
+    assert len([progress for progress in query.recentProgress if progress["numInputRows"]]) == 5
+
+    def multiset(deliveries: DataFrame) -> Counter[str]:
+        return Counter(map(str, deliveries.collect()))
+
+    assert multiset(spark.read.parquet(str(tmp_path / "out"))) == multiset(route(batch, SHOP, bindings=True))
+
+
+def test_a_stream_cannot_be_joined(spark: SparkSession) -> None:
+    stream = spark.readStream.format("rate").load().selectExpr("'k' as routing_key")
+    with pytest.raises(InvalidValueError, match="a stream can't be read twice"):
+        route(stream, SHOP, exchange="orders", plan="join")
+
+
+def test_few_signatures_are_joined_and_many_go_through_arrow(spark: SparkSession, monkeypatch: pytest.MonkeyPatch) -> None:
+    few = spark.range(40_000).selectExpr("'orders' as exchange", "concat('orders.', id % 100) as routing_key")
+    many = spark.range(40_000).selectExpr("'orders' as exchange", "concat('orders.', id) as routing_key")
+    assert _estimated_distinct(few) == pytest.approx(100, rel=0.05)
+    assert _estimated_distinct(many) > 1_000_000
+    assert _estimated_distinct(many.limit(7)) == 7
+
+    def plan_of(rows: DataFrame) -> str:
+        return route(rows, SHOP)._jdf.queryExecution().toString()  # type: ignore[no-any-return]
+
+    assert "MapInArrow" not in plan_of(few)
+    assert "MapInArrow" in plan_of(many)
+    monkeypatch.setattr("holtmq.spark.deliveries.JOIN_LIMIT", 150)
+    doubled = few.withColumn("routing_key", F.replace("routing_key", F.lit("orders"), F.lit("orders.food")))
+    assert "MapInArrow" in plan_of(doubled)  # 100 signatures, as the sample says, but 200 routes
