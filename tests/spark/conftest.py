@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import time
 import uuid
 import warnings
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -68,3 +69,11 @@ def queue(channel: Channel) -> Iterator[str]:
 
 def amqp_options(live: LiveBroker, **more: object) -> dict[str, str]:
     return {"url": live.url, **{name: str(value) for name, value in more.items()}}
+
+
+def wait_until(holds: Callable[[], bool], timeout_s: float = 30.0) -> None:
+    """Wait for something that another process does."""
+    deadline = time.monotonic() + timeout_s
+    while not holds():
+        assert time.monotonic() < deadline, "it did not come about in time"
+        time.sleep(0.05)

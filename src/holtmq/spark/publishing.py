@@ -17,7 +17,7 @@ OUTCOME = "confirmed long, returned long, retried long, first_return string"
 
 def publish(messages: DataFrame, **options: Any) -> Published:
     """Publish all rows, with the options of the sink; what became of them. A task that fails is run, and published, again."""
-    sending = Sending(dict(options), messages.schema)
+    sending = Sending({name: str(value) for name, value in options.items()}, messages.schema)
     schema = pa.schema(
         [("confirmed", pa.int64()), ("returned", pa.int64()), ("retried", pa.int64()), ("first_return", pa.string())]
     )

@@ -91,5 +91,5 @@ def replay(
     chosen = choice.of(archive).select(*names)
     parallel = min(parallel, rate) if rate else parallel
     options = {**broker, "exchange": exchange, "rate": rate // parallel or None, MARK: replay_id}
-    given = {name: str(value) for name, value in options.items() if value is not None}
+    given = {name: value for name, value in options.items() if value is not None}
     return ReplaySummary(replay_id, publish(chosen.coalesce(parallel), **given))

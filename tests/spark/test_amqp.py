@@ -1,0 +1,238 @@
+"""`format("amqp")` in batches: messages as rows and back, on HoltMQ and on RabbitMQ."""
+
+from __future__ import annotations
+
+from concurrent.futures import ThreadPoolExecutor
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+import pytest
+import trustme
+from pyspark.errors import PySparkException
+from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import functions as F
+
+from holtmq.config import Config
+from holtmq.errors import InvalidValueError
+from holtmq.server.run import running
+from holtmq.spark import publish
+from holtmq.spark.amqp.batch import QueueReader
+from tests.amqp_client import Amqp, Channel
+from tests.server.process import broker_process
+from tests.spark.conftest import LiveBroker, amqp_options, wait_until
+
+PROPERTIES: dict[str, Any] = {
+    "content_type": "application/json",
+    "content_encoding": "gzip",
+    "delivery_mode": 2,
+    "priority": 5,
+    "correlation_id": "c-1",
+    "reply_to": "answers",
+    "expiration": "3600000",
+    "message_id": "m-1",
+    "timestamp": datetime(2026, 3, 4, 5, 6, 7, tzinfo=UTC),
+    "type": "order",
+    "app_id": "shop",
+}
+HEADERS = {"vip": True, "n": 1, "x": 1.5, "b": b"\x00\xff", "when": datetime(2026, 1, 1, tzinfo=UTC), "t": {"k": ["a", None]}}
+
+
+def read(spark: SparkSession, live: LiveBroker, **options: Any) -> DataFrame:
+    return spark.read.format("amqp").options(**amqp_options(live, **options)).load()
+
+
+def write(rows: DataFrame, live: LiveBroker, **options: Any) -> None:
+    rows.write.format("amqp").mode("append").options(**amqp_options(live, **options)).save()
+
+
+def test_all_of_a_message_is_in_its_row(spark: SparkSession, live: LiveBroker, channel: Channel, queue: str) -> None:
+    channel.put(queue, b'{"a": 1}', headers=HEADERS, **PROPERTIES)
+    row = read(spark, live, queue=queue).collect()[0].asDict()
+    assert {name: row[name] for name in PROPERTIES} == {**PROPERTIES, "timestamp": row["timestamp"]}
+    assert row["timestamp"].timestamp() == PROPERTIES["timestamp"].timestamp()
+    assert (row["source_queue"], row["exchange"], row["routing_key"], row["redelivered"]) == (queue, "", queue, False)
+    assert bytes(row["body"]) == b'{"a": 1}'
+    assert row["headers"] == (
+        '{"vip": true, "n": 1, "x": 1.5, "b": {"$bytes": "AP8="}, "when": {"$timestamp": 1767225600}, "t": {"k": ["a", null]}}'
+    )
+
+
+def test_rows_that_were_read_are_published_as_they_were(
+    spark: SparkSession, live: LiveBroker, channel: Channel, queue: str
+) -> None:
+    channel.put(queue, b"\x00body", headers=HEADERS, **PROPERTIES)
+    channel.put(queue, b"")
+    before = [
+        (event.properties, event.body)
+        for event in (channel.get(queue, no_ack=False), channel.get(queue, no_ack=False))
+        if event
+    ]
+    channel.nack(0, multiple=True)
+    write(read(spark, live, queue=queue, mode="drain"), live)
+    after = [(event.properties, event.body) for event in (channel.get(queue), channel.get(queue)) if event]
+    assert sorted(after, key=str) == sorted([(before[0][0], b"\x00body"), ({"delivery_mode": 2}, b"")], key=str)
+
+
+def test_browsing_leaves_the_messages_and_a_limit_is_kept(
+    spark: SparkSession, live: LiveBroker, channel: Channel, queue: str
+) -> None:
+    channel.put(queue, *(b"%d" % n for n in range(30)))
+    assert [bytes(row["body"]) for row in read(spark, live, queue=queue, limit=4).collect()] == [b"0", b"1", b"2", b"3"]
+    assert read(spark, live, queue=queue).count() == 30
+    assert channel.count(queue) == 30
+
+
+def test_draining_takes_all_that_is_there_in_parallel(
+    spark: SparkSession, live: LiveBroker, channel: Channel, queue: str
+) -> None:
+    channel.put(queue, *(b"%d" % n for n in range(2000)))
+    rows = read(spark, live, queue=queue, mode="drain", partitions=3)
+    taken = rows.select("body", F.spark_partition_id().alias("task")).collect()
+    assert sorted(int(row["body"]) for row in taken) == list(range(2000))
+    assert {row["task"] for row in taken} == {0, 1, 2}
+    assert channel.count(queue) == 0
+    assert rows.count() == 0
+
+
+def test_draining_a_part_leaves_the_rest(spark: SparkSession, live: LiveBroker, channel: Channel, queue: str) -> None:
+    channel.put(queue, *(b"%d" % n for n in range(100)))
+    assert read(spark, live, queue=queue, mode="drain", limit=60).count() == 60
+    assert channel.count(queue) == 40
+
+
+def test_a_task_that_is_cut_short_while_draining_gives_its_messages_back(
+    live: LiveBroker, channel: Channel, queue: str
+) -> None:
+    channel.put(queue, *(b"%d" % n for n in range(12_000)))
+    reader = QueueReader(amqp_options(live, queue=queue, mode="drain", partitions=1))
+    (share,) = reader.partitions()
+    batches = reader.read(share)
+    assert next(batches).num_rows < 12_000
+    batches.close()  # type: ignore[attr-defined]
+    wait_until(lambda: channel.count(queue) == 12_000)
+
+
+def test_large_and_empty_bodies(spark: SparkSession, live: LiveBroker, channel: Channel, queue: str) -> None:
+    rows = spark.createDataFrame(
+        [("", queue, bytearray(300_000)), ("", queue, bytearray())], "exchange string, routing_key string, body binary"
+    )
+    write(rows, live)
+    assert sorted(len(row["body"]) for row in read(spark, live, queue=queue).collect()) == [0, 300_000]
+
+
+@pytest.mark.parametrize(
+    ("options", "match"),
+    [
+        ({"queue": "nothing"}, "(?s)no queue 'nothing'"),
+        ({}, "expected the option 'queue', got none"),
+        ({"queue": "q", "mode": "steal"}, "option 'mode' must be one of browse, drain, got 'steal'"),
+        ({"queue": "q", "limit": "-1"}, "option 'limit' must be a whole number from 0, got '-1'"),
+        ({"queue": "q", "lmit": "1"}, "no option is called 'lmit'"),
+        ({"queue": "q", "url": "http://x"}, "expected a URI as in amqp://"),
+        ({"queue": "q", "url": "amqp://127.0.0.1:1"}, "no broker at amqp://127.0.0.1:1/%2F"),
+        ({"queue": "q", "password": "wrong"}, "ACCESS_REFUSED|refused"),
+        ({"queue": "q", "passwordEnv": "NO_SUCH"}, "passwordEnv names 'NO_SUCH', which is not set"),
+        ({"queue": "q", "passwordFile": "/no/such"}, "passwordFile '/no/such' can't be read"),
+    ],
+)
+def test_bad_options_are_told_in_words(spark: SparkSession, live: LiveBroker, options: dict[str, str], match: str) -> None:
+    with pytest.raises(PySparkException, match=match):
+        read(spark, live, **options).collect()
+
+
+def rows_to(spark: SparkSession, *keys: str | None) -> DataFrame:
+    return spark.createDataFrame([("", key, "text") for key in keys], "exchange string, routing_key string, body string")
+
+
+def test_messages_that_reach_no_queue_are_counted_and_told(
+    spark: SparkSession, live: LiveBroker, channel: Channel, queue: str
+) -> None:
+    rows = rows_to(spark, queue, "nowhere", queue, "nowhere")
+    with pytest.raises(
+        PySparkException, match=r"2 of 4 messages reached no queue .*NO_ROUTE at exchange '' with key 'nowhere'"
+    ):
+        write(rows, live)
+    write(rows, live, onReturn="count")
+    write(rows, live, mandatory="false")
+    outcome = publish(rows, url=live.url)
+    assert (outcome.confirmed, outcome.returned) == (4, 2)
+    assert outcome.first_return is not None
+    assert channel.count(queue) == 8
+
+
+def test_headers_may_be_a_map_or_a_struct(spark: SparkSession, live: LiveBroker, channel: Channel, queue: str) -> None:
+    base = rows_to(spark, queue)
+    write(base.withColumn("headers", F.create_map(F.lit("a"), F.lit(1))), live)
+    write(base.withColumn("headers", F.struct(F.lit("x").alias("b"), F.lit(None).cast("int").alias("c"))), live)
+    headers = [event.properties["headers"] for event in (channel.get(queue), channel.get(queue)) if event is not None]
+    assert headers == [{"a": 1}, {"b": "x"}]
+
+
+@pytest.mark.parametrize(
+    ("column", "value", "match"),
+    [
+        ("color", "red", "no property of a message is called 'color'"),
+        ("headers", "{broken", "headers: expected a JSON object"),
+        ("routing_key", None, "expected a routing_key in each row, got null"),
+        ("priority", 300, "has a property that can't be sent"),
+        ("exchange", "nothing", "no exchange 'nothing'"),
+    ],
+)
+def test_rows_that_are_no_messages_fail_the_job_in_words(
+    spark: SparkSession, live: LiveBroker, queue: str, column: str, value: Any, match: str
+) -> None:
+    with pytest.raises(PySparkException, match=match):
+        write(rows_to(spark, queue).withColumn(column, F.lit(value).cast("int" if isinstance(value, int) else "string")), live)
+
+
+def test_publish_checks_its_options_at_once(spark: SparkSession) -> None:
+    with pytest.raises(InvalidValueError, match="expected the option 'url'"):
+        publish(rows_to(spark, "q"))
+
+
+def test_tls_with_a_certificate_that_is_checked(spark: SparkSession, tmp_path: Path) -> None:
+    authority = trustme.CA()
+    authority.cert_pem.write_to_path(tmp_path / "ca.pem")
+    issued = authority.issue_cert("127.0.0.1")
+    issued.private_key_and_cert_chain_pem.write_to_path(tmp_path / "server.pem")
+    pem = str(tmp_path / "server.pem")
+    config = Config(data=":memory:", amqp_port=0, tls_port=0, tls_certificate=pem, tls_key=pem, log_level="error")
+    with running(config) as server:
+        plain, secure = (int(address.rsplit(":", 1)[1]) for address in server.addresses[:2])
+        with Amqp(plain) as amqp:
+            amqp.channel().declare("q")
+        url = f"amqps://127.0.0.1:{secure}"
+        assert publish(rows_to(spark, "q", "q"), url=url, caFile=str(tmp_path / "ca.pem")).confirmed == 2
+        with pytest.raises(PySparkException, match="CERTIFICATE_VERIFY_FAILED"):
+            publish(rows_to(spark, "q"), url=url, retries=0)
+        source = spark.read.format("amqp").options(url=url, queue="q", verify="false").load()
+        assert source.count() == 2
+
+
+def test_a_broker_that_is_killed_and_comes_back_gets_all_messages(spark: SparkSession, tmp_path: Path) -> None:
+    with broker_process(tmp_path / "broker.db") as broker:
+        with Amqp(broker.port) as amqp:
+            amqp.channel().declare("q", durable=True)
+        rows = spark.range(3000).selectExpr("'' as exchange", "'q' as routing_key", "cast(id as string) as body")
+        with ThreadPoolExecutor() as pool:
+            url = LiveBroker("holtmq", broker.port).url
+            job = pool.submit(publish, rows.coalesce(1), url=url, rate=1500, window=100)
+            wait_until(lambda: _count(broker.port, "q") > 300)
+            broker.kill()
+            broker.start()
+            outcome = job.result(timeout=60)
+        assert outcome.confirmed == 3000
+        assert outcome.retried > 0
+        with Amqp(broker.port) as amqp:
+            assert {int(body) for body in amqp.channel().drain("q")} == set(range(3000))
+
+
+def _count(port: int, queue: str) -> int:
+    with Amqp(port) as amqp:
+        return amqp.channel().count(queue)
+
+
+def test_a_broker_that_stays_away_fails_the_job_after_the_retries(spark: SparkSession) -> None:
+    with pytest.raises(PySparkException, match="1 messages are not confirmed after 1 retries: no broker at"):
+        publish(rows_to(spark, "q"), url="amqp://127.0.0.1:1", retries="1")
