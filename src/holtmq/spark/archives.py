@@ -15,7 +15,7 @@ from dataclasses import asdict, dataclass
 from typing import Any
 
 import pyarrow.fs as fs
-from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import DataFrame, Observation, SparkSession
 from pyspark.sql import functions as F
 from pyspark.sql.streaming.query import StreamingQuery
 
@@ -134,8 +134,6 @@ class _Sink:
             self._filesystem, self._path = filesystem_of(target)
 
     def write(self, batch: DataFrame, batch_id: int) -> None:
-        from pyspark.sql import Observation
-
         counted = Observation()
         segments = batch.rdd.getNumPartitions()
         if segments:

@@ -67,17 +67,16 @@ class Source:
     """Text columns that are dictionaries on disk, and stay so."""
 
     @classmethod
-    def at(cls, uri: str, least: int) -> Source:
-        """At least so many splits, if there are so many row groups."""
+    def at(cls, uri: str, schema: pa.Schema, least: int) -> Source:
+        """Files with these columns; at least so many splits, if there are so many row groups."""
         filesystem, path = filesystem_of(uri)
         dataset = ds.dataset(path, filesystem=filesystem, format="parquet", partitioning="hive")
         fragments = list(dataset.get_fragments())
         if not fragments:
             raise InvalidValueError(f"expected Parquet files under {uri}, found none")
-        schema = pa.unify_schemas([dataset.schema, *(f.physical_schema for f in fragments)], promote_options="permissive")
         size = max(1, min(SPLIT_BYTES, sum(_size(group) for f in fragments for group in f.row_groups) // max(1, least)))
         splits = tuple(split for fragment in fragments for split in _splits(fragment, size))
-        return cls(filesystem, schema.remove_metadata(), splits, _encoded(fragments[0], schema))
+        return cls(filesystem, schema, splits, _encoded(fragments[0], schema))
 
 
 def _size(group: ds.RowGroupInfo) -> int:
@@ -157,7 +156,11 @@ class Work:
     def _read(self, number: int) -> Iterator[pa.RecordBatch]:
         split = self.source.splits[number]
         with pq.ParquetFile(
-            split.path, filesystem=self.source.filesystem, read_dictionary=list(self.source.encoded), memory_map=True
+            split.path,
+            filesystem=self.source.filesystem,
+            read_dictionary=list(self.source.encoded),
+            memory_map=True,
+            coerce_int96_timestamp_unit="us",  # which is how Spark writes timestamps, unless it is told otherwise
         ) as file:
             for batch in file.iter_batches(BATCH_ROWS, row_groups=list(split.row_groups)):
                 yield _fit(batch, self.source, dict(split.folder_values))

@@ -6,8 +6,22 @@ from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from typing import Any
 
-from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import DataFrame, Observation, SparkSession
 from pyspark.sql import functions as F
+from pyspark.sql.pandas.types import to_arrow_schema
+from pyspark.sql.types import (
+    ArrayType,
+    BinaryType,
+    BooleanType,
+    DataType,
+    DateType,
+    MapType,
+    NumericType,
+    StringType,
+    StructType,
+    TimestampNTZType,
+    TimestampType,
+)
 
 from holtmq.errors import InvalidValueError
 from holtmq.routing import Router
@@ -17,6 +31,7 @@ from holtmq.spark.parquet import Counts, Source, route_files
 from holtmq.spark.routes import Unroutable
 from holtmq.topology import DEFAULT_VHOST, Topology
 
+PLAIN_TYPES = (BinaryType, BooleanType, DateType, NumericType, StringType, TimestampNTZType, TimestampType)
 MODES = ("error", "append", "overwrite", "ignore")
 
 
@@ -81,27 +96,39 @@ def _read(spark: SparkSession, source: str, format_: str, options: Mapping[str, 
 
 
 def _files(spark: SparkSession, source: str, messages: DataFrame, signature: Signature, columns: Columns) -> Source | None:
-    """The files, if tasks can read them: the signature is text, and the file system one that Arrow knows."""
-    headers_type = messages.schema[columns.headers].dataType.typeName() if columns.headers in messages.columns else "string"
-    is_text = headers_type == "string" and not any(
-        part.is_added for part in (signature.routing_key, signature.exchange) if part is not None
-    )
-    if not is_text:
+    """The files, if tasks can read them: the signature is text, all types are Arrow's too, and so is the file system."""
+    parts = [part for part in (signature.routing_key, signature.exchange) if part is not None]
+    has_text_headers = columns.headers not in messages.columns or isinstance(_type(messages, columns.headers), StringType)
+    if not has_text_headers or any(part.is_added for part in parts) or not _is_plain(messages.schema):
         return None
     try:
-        files = Source.at(source, least=2 * spark.sparkContext.defaultParallelism)
+        return Source.at(source, to_arrow_schema(messages.schema, timezone="UTC"), least=2 * spark.sparkContext.defaultParallelism)
     except (InvalidValueError, OSError):
         return None
-    return files if set(files.schema.names) == set(messages.columns) else None
+
+
+def _type(messages: DataFrame, name: str) -> DataType:
+    return messages.schema[name].dataType
+
+
+def _is_plain(type_: DataType) -> bool:
+    """Whether Parquet, Arrow and Spark mean the same by values of this type."""
+    match type_:
+        case ArrayType(elementType=inner):
+            return _is_plain(inner)
+        case MapType(keyType=key, valueType=value):
+            return _is_plain(key) and _is_plain(value)
+        case StructType():
+            return all(_is_plain(field.dataType) for field in type_)
+        case _:
+            return isinstance(type_, PLAIN_TYPES)
 
 
 def _write(
     messages: DataFrame, deliveries: DataFrame, target: str, format_: str, mode: str, partition_by: Sequence[str]
 ) -> Counts:
     """Write as Spark does, counting on the way."""
-    from pyspark.sql import Observation
-
-    read, written = Observation(), Observation()
+    written = Observation()
     is_nowhere, is_malformed = F.col("queue").isNull(), F.col("reason").isNotNull()
     observed = deliveries.observe(
         written,
@@ -109,10 +136,9 @@ def _write(
         F.count(F.when(is_nowhere & ~is_malformed, 1)).alias("unroutable"),
         F.count(F.when(is_malformed, 1)).alias("malformed"),
     )
-    writer = observed.write.format(format_).mode(mode).partitionBy(*partition_by)
+    writer = observed.write.mode(mode).partitionBy(*partition_by)
     if format_ == "table":
-        observed.write.mode(mode).partitionBy(*partition_by).saveAsTable(target)
+        writer.saveAsTable(target)
     else:
-        writer.save(target)
-    del read
+        writer.format(format_).save(target)
     return Counts(messages.count(), **written.get)

@@ -1,0 +1,111 @@
+"""What is promised when something is killed: the whole Spark application, in the middle of a stream, with SIGKILL."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+from collections import Counter
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import pyarrow.dataset as ds
+import pytest
+
+from tests.amqp_client import Amqp
+from tests.server.process import BrokerProcess, broker_process
+from tests.spark.conftest import wait_until
+
+MESSAGES = 2000
+STREAM = """
+import sys
+from holtmq.spark import register, session
+url, ack, folder = sys.argv[1:]
+spark = session("local[2]", config={"spark.driver.memory": "1g"})
+register(spark)
+options = {"spool": folder + "/spool"} if ack == "spool" else {}
+rows = spark.readStream.format("amqp").options(url=url, queue="q", ack=ack, maxMessagesPerTrigger="250", **options).load()
+writer = rows.writeStream.format("parquet").option("checkpointLocation", folder + "/checkpoint").trigger(availableNow=True)
+writer.start(folder + "/out").awaitTermination()
+"""
+ARCHIVE = """
+import sys
+from holtmq.spark import archive, session
+url, _, folder = sys.argv[1:]
+spark = session("local[2]", config={"spark.driver.memory": "1g"})
+archive(spark, "q", folder + "/out", checkpoint=folder + "/checkpoint", url=url, maxMessagesPerTrigger="250")
+"""
+
+
+@contextmanager
+def application(code: str, *arguments: str) -> Iterator[subprocess.Popen[str]]:
+    """A Spark application with its Java and its workers, in a group of processes of its own."""
+    process = subprocess.Popen(
+        [sys.executable, "-c", code, *arguments], start_new_session=True, text=True, stderr=subprocess.PIPE
+    )
+    try:
+        yield process
+    finally:
+        if process.poll() is None:
+            os.killpg(process.pid, signal.SIGKILL)
+        process.communicate()
+
+
+def run(code: str, *arguments: str) -> None:
+    with application(code, *arguments) as process:
+        _, errors = process.communicate(timeout=120)
+        assert process.returncode == 0, errors
+
+
+@pytest.fixture
+def broker(tmp_path: Path) -> Iterator[BrokerProcess]:
+    with broker_process(tmp_path / "broker.db") as broker:
+        with Amqp(broker.port) as amqp:
+            channel = amqp.channel()
+            channel.declare("q", durable=True)
+            for number in range(MESSAGES):
+                channel.publish("", "q", b"%d" % number, delivery_mode=2, message_id=str(number))
+            channel.settle()
+        yield broker
+
+
+def numbers(folder: Path) -> Counter[int]:
+    """What is in the archive: of Spark's own file sink only what its log names."""
+    files = [str(path) for path in folder.rglob("*.parquet") if "_holtmq" not in path.parts]
+    committed = folder / "_spark_metadata"
+    if committed.exists():
+        log = "".join(path.read_text() for path in committed.iterdir() if not path.name.endswith((".crc", ".tmp")))
+        files = [name for name in files if Path(name).name in log]
+    bodies = ds.dataset(files).to_table(columns=["body"]).column("body").to_pylist() if files else []
+    return Counter(int(body) for body in bodies)
+
+
+@pytest.mark.parametrize(
+    ("code", "ack"), [(STREAM, "commit"), (STREAM, "spool"), (ARCHIVE, "spool")], ids=["ack=commit", "ack=spool", "archive"]
+)  # fmt: skip
+def test_an_application_killed_in_mid_stream_loses_nothing(broker: BrokerProcess, tmp_path: Path, code: str, ack: str) -> None:
+    arguments = (f"amqp://127.0.0.1:{broker.port}", ack, str(tmp_path))
+    with application(code, *arguments) as process:
+        wait_until(lambda: len(numbers(tmp_path / "out")) >= 500 or process.poll() is not None, 60)
+        assert process.poll() is None, "it ended before it could be killed"
+        os.killpg(process.pid, signal.SIGKILL)
+    run(code, *arguments)
+    found = numbers(tmp_path / "out")
+    assert found.keys() == set(range(MESSAGES))
+    if ack == "spool":  # then each message is there once, but for those that the broker delivered twice
+        assert found.total() - MESSAGES == _redelivered(tmp_path / "out")
+    with Amqp(broker.port) as amqp:
+        assert amqp.channel().count("q") == 0
+
+
+def _redelivered(folder: Path) -> int:
+    """Copies that the broker delivered again, and says so: those received, but not acknowledged, when the kill came."""
+    files = [str(path) for path in folder.rglob("*.parquet") if "_holtmq" not in path.parts]
+    table = ds.dataset(files).to_table(columns=["body", "redelivered"])
+    seen = Counter(table.column("body").to_pylist())
+    copies = [
+        body for body, again in zip(*(table.column(n).to_pylist() for n in ("body", "redelivered")), strict=True) if again
+    ]
+    return sum(1 for body in copies if seen[body] > 1)

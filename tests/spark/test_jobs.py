@@ -1,0 +1,302 @@
+"""The jobs as functions: route, archive, replay, compare, report."""
+
+from __future__ import annotations
+
+import json
+from collections import Counter
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+from pyspark.errors import PySparkException
+from pyspark.sql import DataFrame, SparkSession
+
+from holtmq import Binding, Exchange, InvalidValueError, Queue, Topology
+from holtmq.spark import Choice, archive, compact, compare, replay, report, route, route_job
+from holtmq.spark.parquet import Source, Work, WriteError, filesystem_of
+from holtmq.spark.routes import Order, PackedTopology
+from tests.amqp_client import Channel
+from tests.spark.conftest import LiveBroker, wait_until
+
+SHOP = Topology(
+    (Exchange("orders", "topic"), Exchange("desks", "headers")),
+    (Queue("food"), Queue("all"), Queue("idle"), Queue("vip")),
+    (
+        Binding("orders", "food", "orders.food.#"),
+        Binding("orders", "all", "orders.#"),
+        Binding("orders", "all", "orders.*"),
+        Binding("orders", "idle", "returns.#"),
+        Binding("orders", "desks", "#", destination_type="exchange"),
+        Binding("desks", "vip", "", {"vip": True}),
+    ),
+)
+
+
+@pytest.fixture(scope="module")
+def traffic(spark: SparkSession, tmp_path_factory: pytest.TempPathFactory) -> str:
+    """4,000 messages of two days in Parquet, in folders by day; some go nowhere, some are malformed."""
+    folder = tmp_path_factory.mktemp("traffic")
+    rows = spark.range(4000).selectExpr(
+        "'orders' as exchange",
+        "case when id % 100 = 7 then null when id % 10 = 3 then 'strange' "
+        "else concat('orders.', if(id % 2 = 0, 'food', 'toys'), if(id % 4 = 0, '.pizza', '')) end as routing_key",
+        """case when id % 50 = 1 then '{"vip": true}' when id % 1000 = 999 then '{"vip"' end as headers""",
+        "timestamp_seconds(1767225600 + id * 40) as timestamp",
+        "cast(repeat('x', 10) as binary) as body",
+        "concat('day-', id div 2160) as day",
+    )
+    rows.repartition(3).write.partitionBy("day").parquet(str(folder / "messages"))
+    return str(folder / "messages")
+
+
+def multiset(rows: DataFrame) -> Counter[tuple[Any, ...]]:
+    return Counter(tuple(map(str, row)) for row in rows.select(*sorted(rows.columns)).collect())
+
+
+def test_the_route_job_writes_what_route_gives(spark: SparkSession, traffic: str, tmp_path: Path) -> None:
+    expected = route(spark.read.parquet(traffic), SHOP)
+    by_arrow = route_job(spark, traffic, str(tmp_path / "arrow"), SHOP)
+    by_spark = route_job(spark, traffic, str(tmp_path / "spark"), SHOP, target_format="json")
+    assert (by_arrow.by, by_spark.by) == ("arrow", "spark")
+    assert by_arrow.counts == by_spark.counts
+    assert by_arrow.counts.messages == 4000
+    assert multiset(spark.read.parquet(str(tmp_path / "arrow"))) == multiset(expected)
+    counts = by_arrow.counts
+    assert counts.deliveries + counts.unroutable + counts.malformed == expected.count()
+
+
+def test_deliveries_are_written_by_queue(spark: SparkSession, traffic: str, tmp_path: Path) -> None:
+    route_job(spark, traffic, str(tmp_path / "out"), SHOP, partition_by=["queue"], settings=True, bindings=True)
+    folders = {path.name for path in (tmp_path / "out").iterdir() if path.is_dir()}
+    assert folders == {"queue=all", "queue=food", "queue=vip", "queue=__HIVE_DEFAULT_PARTITION__"}
+    written = spark.read.parquet(str(tmp_path / "out"))
+    assert multiset(written) == multiset(route(spark.read.parquet(traffic), SHOP, settings=True, bindings=True))
+
+
+def test_modes_of_writing(spark: SparkSession, traffic: str, tmp_path: Path) -> None:
+    target = str(tmp_path / "out")
+    count = route_job(spark, traffic, target, SHOP, unroutable="drop").counts
+    rows = count.deliveries + count.malformed
+    with pytest.raises(WriteError, match="is not empty: expected a new folder, or mode append or overwrite"):
+        route_job(spark, traffic, target, SHOP)
+    route_job(spark, traffic, target, SHOP, unroutable="drop", mode="append")
+    assert spark.read.parquet(target).count() == 2 * rows
+    route_job(spark, traffic, target, SHOP, unroutable="only", mode="overwrite")
+    assert spark.read.parquet(target).count() == count.malformed + 400
+    assert not [path for path in (tmp_path / "out").iterdir() if path.name.startswith("_holtmq")]
+    with pytest.raises(InvalidValueError, match="mode must be one of error, append, overwrite, ignore, got 'perhaps'"):
+        route_job(spark, traffic, target, SHOP, mode="perhaps")
+
+
+def test_a_failed_job_leaves_the_target_as_it_was(spark: SparkSession, traffic: str, tmp_path: Path) -> None:
+    target = str(tmp_path / "out")
+    route_job(spark, traffic, target, SHOP)
+    before = sorted(path.name for path in Path(target).iterdir())
+    broken = tmp_path / "broken"
+    broken.mkdir()
+    pq.write_table(pa.table({"exchange": ["orders"] * 9, "routing_key": ["orders.x"] * 9}), broken / "a.parquet")
+    data = bytearray((broken / "a.parquet").read_bytes())
+    data[4:30] = bytes(26)
+    (broken / "a.parquet").write_bytes(data)
+    with pytest.raises(PySparkException, match="OSError|Couldn't deserialize|Unexpected|corrupt"):
+        route_job(spark, str(broken), target, SHOP, mode="overwrite")
+    assert sorted(path.name for path in Path(target).iterdir()) == before
+
+
+def test_a_task_that_runs_twice_is_there_once(traffic: str, tmp_path: Path) -> None:
+    """As with speculation: both attempts write, and the driver puts in place what one of them tells of."""
+    source = Source.at(traffic, pq.read_schema(next(Path(traffic).rglob("*.parquet"))), least=1)
+    order = Order(
+        PackedTopology.of(SHOP, "/"),
+        "routing_key",
+        "exchange",
+        None,
+        "headers",
+        reads_headers=True,
+        carried=tuple(source.schema.names),
+    )
+    filesystem, path = filesystem_of(str(tmp_path))
+    work = Work(source, order, filesystem, f"{path}/aside", "snappy", by_queue=False)
+    numbers = pa.RecordBatch.from_pydict({"id": [0]})
+    first, second = (json.loads(next(work.run(iter([numbers]))).column("files")[0].as_py()) for _ in range(2))
+    assert first
+    assert not {*first} & {*second}
+    assert sum(pq.read_metadata(name).num_rows for name in first) == sum(pq.read_metadata(name).num_rows for name in second)
+
+
+def test_files_of_different_ages_have_different_columns(spark: SparkSession, tmp_path: Path) -> None:
+    (tmp_path / "in").mkdir()
+    base = {"exchange": ["orders"], "routing_key": ["orders.a"]}
+    pq.write_table(pa.table(base), tmp_path / "in" / "1.parquet")
+    pq.write_table(pa.table({**base, "n": [5]}), tmp_path / "in" / "2.parquet")
+    spark.conf.set("spark.sql.parquet.mergeSchema", "true")
+    try:
+        summary = route_job(spark, str(tmp_path / "in"), str(tmp_path / "out"), SHOP)
+    finally:
+        spark.conf.unset("spark.sql.parquet.mergeSchema")
+    assert (summary.by, summary.counts.deliveries) == ("arrow", 2)
+    assert sorted(row["n"] or 0 for row in spark.read.parquet(str(tmp_path / "out")).collect()) == [0, 5]
+
+
+def test_headers_that_are_no_text_are_left_to_spark(spark: SparkSession, tmp_path: Path) -> None:
+    rows = spark.sql("select 'orders' as exchange, 'k' as routing_key, map('vip', true) as headers")
+    rows.write.parquet(str(tmp_path / "in"))
+    summary = route_job(spark, str(tmp_path / "in"), str(tmp_path / "out"), SHOP)
+    assert (summary.by, summary.counts.deliveries) == ("spark", 1)
+
+
+def test_tables_in_and_out(spark: SparkSession, traffic: str) -> None:
+    spark.read.parquet(traffic).write.mode("overwrite").saveAsTable("traffic_in")
+    summary = route_job(spark, "traffic_in", "traffic_out", SHOP, format="table", target_format="table", mode="overwrite")
+    assert spark.table("traffic_out").where("queue is not null").count() == summary.counts.deliveries
+    for table in ("traffic_in", "traffic_out"):
+        spark.sql(f"drop table {table}")
+
+
+def test_comparison_of_two_topologies(spark: SparkSession, traffic: str) -> None:
+    after = Topology(SHOP.exchanges, SHOP.queues, (*SHOP.bindings[1:], Binding("orders", "idle", "strange")))
+    messages = spark.read.parquet(traffic)
+    comparison = compare(messages, SHOP, after)
+    food = messages.where("routing_key like 'orders.food%' and (headers is null or headers like '%}')").count()
+    strange = messages.where("routing_key = 'strange' and (headers is null or headers like '%}')").count()
+    assert comparison.messages == 4000
+    assert (comparison.losing, comparison.gaining) == (food, strange)
+    assert comparison.affected == food + strange
+    assert comparison.newly_routable == strange - messages.where("routing_key = 'strange' and headers like '%}'").count()
+    assert {change.queue: (change.gained, change.lost) for change in comparison.queues} == {
+        "food": (0, food),
+        "idle": (strange, 0),
+    }
+    assert comparison.keys_affected == 3
+    assert {(key.routing_key, key.before, key.after) for key in comparison.keys if key.routing_key == "orders.food"} == {
+        ("orders.food", ("all", "food"), ("all",))
+    }
+    assert compare(messages, SHOP, SHOP).affected == 0
+    assert comparison.to_json()["share"] == comparison.share == comparison.affected / 4000
+
+
+def test_a_comparison_tells_of_messages_that_would_be_refused(spark: SparkSession, traffic: str) -> None:
+    comparison = compare(spark.read.parquet(traffic), SHOP, Topology(SHOP.exchanges[1:], SHOP.queues, SHOP.bindings[5:]))
+    assert comparison.newly_refused > 3900
+    assert comparison.newly_unroutable == 0
+
+
+def test_a_report_counts_everything(spark: SparkSession, traffic: str, tmp_path: Path) -> None:
+    messages = spark.read.parquet(traffic)
+    outcome = report(messages, SHOP, title="A <b>busy</b> day")
+    counts = route_job(spark, traffic, str(tmp_path / "out"), SHOP).counts
+    assert (outcome.messages, outcome.deliveries) == (counts.messages, counts.deliveries)
+    assert (outcome.unroutable, outcome.malformed) == (counts.unroutable, counts.malformed)
+    assert outcome.bytes == 40_000
+    assert {volume.name: volume.messages for volume in outcome.exchanges} == {"orders": 4000}
+    assert {volume.name for volume in outcome.prefixes} == {"orders", "strange"}
+    deliveries = {
+        row["queue"]: row["count"]
+        for row in route(messages, SHOP, unroutable="drop").where("reason is null").groupBy("queue").count().collect()
+    }
+    assert {volume.name: volume.messages for volume in outcome.queues} == deliveries
+    assert outcome.idle_bindings == ("'orders' → queue 'idle' by 'returns.#'",)
+    assert outcome.idle_queues == ("idle",)
+    assert [(overlap.first, overlap.second) for overlap in outcome.overlaps] == [
+        ("'orders' → queue 'all' by 'orders.#'", "'orders' → queue 'all' by 'orders.*'")
+    ]
+    assert [key.routing_key for key in outcome.unroutable_keys] == ["strange"]
+    assert outcome.series is not None
+    assert sum(outcome.series.messages) == 4000
+    assert sum(outcome.series.queues["all"]) == deliveries["all"]
+    assert outcome.first == datetime(2026, 1, 1, tzinfo=UTC)
+    assert json.loads(json.dumps(outcome.to_json()))["messages"] == 4000
+    page = outcome.to_html()
+    assert "A &lt;b&gt;busy&lt;/b&gt; day" in page
+    assert "<b>busy" not in page
+    assert "http://" not in page.replace("http://www.w3.org", "")
+
+
+def test_a_report_on_nothing(spark: SparkSession) -> None:
+    outcome = report(spark.createDataFrame([], "exchange string, routing_key string"), SHOP)
+    assert (outcome.messages, outcome.series, len(outcome.idle_bindings)) == (0, None, 6)
+    assert "<html" in outcome.to_html()
+
+
+def test_archive_then_replay(spark: SparkSession, live: LiveBroker, channel: Channel, queue: str, tmp_path: Path) -> None:
+    for n in range(300):
+        channel.publish(
+            "", queue, b"%d" % n, message_id=str(n), app_id="shop", headers={"n": n, "even": n % 2 == 0},
+            timestamp=datetime(2026, 5, 1 + n // 100, tzinfo=UTC), user_id="guest",
+        )  # fmt: skip
+    channel.settle()
+    summary = archive(spark, queue, str(tmp_path / "archive"), url=live.url)
+    assert summary.messages == 300
+    assert {path.name for path in (tmp_path / "archive").iterdir()} == {
+        "_holtmq",
+        "date=2026-05-01",
+        "date=2026-05-02",
+        "date=2026-05-03",
+    }
+    stored = spark.read.parquet(str(tmp_path / "archive"))
+    assert sorted(int(row["message_id"]) for row in stored.collect()) == list(range(300))
+    wait_until(lambda: channel.count(queue) == 0)
+
+    choice = Choice(
+        since=datetime(2026, 5, 2, tzinfo=UTC),
+        until=datetime(2026, 5, 3, tzinfo=UTC),
+        key="*",
+        queue=queue,
+        headers={"even": True},
+    )
+    outcome = replay(stored, choice=choice, url=live.url, rate=500, replay_id="again")
+    assert outcome.published.confirmed == 50
+    events = list(iter(lambda: channel.get(queue), None))
+    assert sorted(int(event.body) for event in events) == list(range(100, 200, 2))
+    properties = next(event.properties for event in events if event.body == b"100")
+    assert properties["headers"] == {"n": 100, "even": True, "x-holtmq-replay": "again"}
+    assert (properties["app_id"], properties["message_id"]) == ("shop", "100")
+    assert "user_id" not in properties
+
+
+def test_small_files_are_merged_and_duplicates_go(spark: SparkSession, tmp_path: Path) -> None:
+    target = tmp_path / "archive"
+    columns = "source_queue string, message_id string, redelivered boolean, received_at timestamp, body string"
+    when = datetime(2026, 1, 1, tzinfo=UTC)
+    for n in range(10):
+        rows = [("q", f"m{n}", False, when, "first"), ("q", f"m{n - 1}", True, when, "again"), ("q", None, True, when, "no id")]
+        spark.createDataFrame(rows, columns).coalesce(1).write.parquet(str(target / "date=2026-01-01"), mode="append")
+    assert compact(spark, str(target)) == (10, 9)
+    merged = spark.read.parquet(str(target))
+    assert Counter(row["body"] for row in merged.collect()) == {"first": 10, "no id": 10, "again": 1}
+    assert len(list((target / "date=2026-01-01").glob("*.parquet"))) == 1
+    assert compact(spark, str(target)) == (0, 0)
+
+
+def test_a_compaction_that_was_cut_short_is_completed(
+    spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    target = tmp_path / "archive"
+    for n in range(8):
+        spark.range(n * 10, n * 10 + 10).coalesce(1).write.parquet(str(target), mode="append")
+
+    class PowerCutError(Exception):
+        pass
+
+    def cut(filesystem: Any, path: str) -> None:
+        """Half of what there is to do, then darkness."""
+        note = Path(path) / "_holtmq" / "compaction.json"
+        if note.exists():
+            for name in json.loads(note.read_text())["replaced"][:4]:
+                Path(name).unlink()
+            raise PowerCutError
+
+    with monkeypatch.context() as patch:
+        patch.setattr("holtmq.spark.archives._finish", cut)
+        with pytest.raises(PowerCutError):
+            compact(spark, str(target))
+    assert compact(spark, str(target)) == (0, 0)
+    assert sorted(row["id"] for row in spark.read.parquet(str(target)).collect()) == list(range(80))
+
+
+def test_partitioning_by_a_column_that_is_not_there_is_refused(spark: SparkSession, tmp_path: Path) -> None:
+    with pytest.raises(InvalidValueError, match="expected columns of a message to partition by, got 'colour'"):
+        archive(spark, "q", str(tmp_path), partition_by=("colour",), url="amqp://127.0.0.1:1")

@@ -1,0 +1,198 @@
+"""`format("amqp")` as a stream: micro-batches, their limits, and what is acknowledged when."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+from pyspark.errors import PySparkException, StreamingQueryException
+from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql.streaming.query import StreamingQuery
+
+from tests.amqp_client import Amqp, Channel
+from tests.server.process import broker_process
+from tests.spark.conftest import LiveBroker, amqp_options, wait_until
+
+
+def stream(spark: SparkSession, live: LiveBroker, **options: Any) -> DataFrame:
+    return spark.readStream.format("amqp").options(**amqp_options(live, **options)).load()
+
+
+def to_files(rows: DataFrame, folder: Path, **trigger: Any) -> StreamingQuery:
+    writer = rows.writeStream.option("checkpointLocation", str(folder / "checkpoint")).trigger(
+        **(trigger or {"availableNow": True})
+    )
+    return writer.start(str(folder / "out"), format="parquet")
+
+
+def bodies(spark: SparkSession, folder: Path) -> list[int]:
+    if not (folder / "out" / "_spark_metadata").exists():
+        return []
+    written = spark.read.schema("body binary").parquet(str(folder / "out"))
+    return sorted(int(bytes(row["body"])) for row in written.collect())
+
+
+def put(channel: Channel, queue: str, numbers: range) -> None:
+    channel.put(queue, *(b"%d" % n for n in numbers), delivery_mode=2)
+
+
+@pytest.mark.parametrize("ack", ["commit", "spool"])
+def test_all_that_is_there_is_read_once_and_acknowledged(
+    spark: SparkSession, live: LiveBroker, channel: Channel, queue: str, tmp_path: Path, ack: str
+) -> None:
+    put(channel, queue, range(3000))
+    options = {"spool": tmp_path / "spool"} if ack == "spool" else {}
+    to_files(stream(spark, live, queue=queue, ack=ack, **options), tmp_path).awaitTermination()
+    assert bodies(spark, tmp_path) == list(range(3000))
+    wait_until(lambda: channel.count(queue) == 0)
+    assert not list((tmp_path / "spool").glob("*.arrow"))
+
+
+def test_a_batch_has_no_more_messages_than_allowed(
+    spark: SparkSession, live: LiveBroker, channel: Channel, queue: str, tmp_path: Path
+) -> None:
+    put(channel, queue, range(1000))
+    query = to_files(stream(spark, live, queue=queue, maxMessagesPerTrigger=300), tmp_path)
+    query.awaitTermination()
+    sizes = [progress["numInputRows"] for progress in query.recentProgress]
+    assert max(sizes) <= 300
+    assert sum(sizes) == 1000
+
+
+def test_messages_that_come_later_are_left_when_reading_what_is_available_now(
+    spark: SparkSession, live: LiveBroker, channel: Channel, queue: str, tmp_path: Path
+) -> None:
+    put(channel, queue, range(100))
+    late = []
+
+    def work(batch: DataFrame, _: int) -> None:
+        if not late:
+            late.append(batch.count())
+            put(channel, queue, range(100, 5100))
+
+    rows = stream(spark, live, queue=queue, prefetch=100, receivers=1)
+    query = rows.writeStream.foreachBatch(work).option("checkpointLocation", str(tmp_path)).trigger(availableNow=True).start()
+    query.awaitTermination()
+    assert sum(late) <= 100
+    wait_until(lambda: channel.count(queue) >= 4800)
+
+
+def test_several_segments_are_read_by_several_tasks(
+    spark: SparkSession, live: LiveBroker, channel: Channel, queue: str, tmp_path: Path
+) -> None:
+    put(channel, queue, range(2000))
+    partitions: list[int] = []
+    rows = stream(spark, live, queue=queue, segmentRows=100)
+    writer = rows.writeStream.foreachBatch(lambda batch, _: partitions.append(batch.rdd.getNumPartitions()))
+    writer.option("checkpointLocation", str(tmp_path)).trigger(availableNow=True).start().awaitTermination()
+    assert sum(partitions) >= 20
+    assert max(partitions) > 1
+
+
+def test_a_stream_goes_on_and_acknowledges_when_it_is_idle(
+    spark: SparkSession, live: LiveBroker, channel: Channel, queue: str, tmp_path: Path
+) -> None:
+    query = to_files(stream(spark, live, queue=queue), tmp_path, processingTime="100 milliseconds")
+    try:
+        for start in (0, 50):
+            put(channel, queue, range(start, start + 50))
+            wait_until(lambda start=start: bodies(spark, tmp_path) == list(range(start + 50)))  # type: ignore[misc]
+    finally:
+        query.processAllAvailable()
+        query.stop()
+    assert channel.count(queue) == 0
+
+
+def test_what_was_not_committed_is_delivered_again(
+    spark: SparkSession, live: LiveBroker, channel: Channel, queue: str, tmp_path: Path
+) -> None:
+    put(channel, queue, range(500))
+
+    broken = stream(spark, live, queue=queue).selectExpr("raise_error('broken') as x")
+    query = broken.writeStream.option("checkpointLocation", str(tmp_path / "checkpoint")).start(
+        str(tmp_path / "out"), format="json"
+    )
+    with pytest.raises(StreamingQueryException, match="broken"):
+        query.awaitTermination()
+    wait_until(lambda: channel.count(queue) == 500)
+    to_files(stream(spark, live, queue=queue), tmp_path).awaitTermination()
+    assert bodies(spark, tmp_path) == list(range(500))
+
+
+def test_messages_in_the_spool_survive_a_failure_after_they_were_acknowledged(
+    spark: SparkSession, live: LiveBroker, channel: Channel, queue: str, tmp_path: Path
+) -> None:
+    put(channel, queue, range(500))
+    rows = stream(spark, live, queue=queue, ack="spool", spool=tmp_path / "spool")
+    broken = rows.selectExpr("raise_error('broken') as x")
+    query = broken.writeStream.option("checkpointLocation", str(tmp_path / "checkpoint")).start(
+        str(tmp_path / "out"), format="json"
+    )
+    with pytest.raises(StreamingQueryException, match="broken"):
+        query.awaitTermination()
+    wait_until(lambda: channel.count(queue) == 0)
+    to_files(rows, tmp_path).awaitTermination()
+    assert bodies(spark, tmp_path) == list(range(500))
+
+
+def test_a_spool_that_lost_acknowledged_messages_is_an_error(
+    spark: SparkSession, live: LiveBroker, channel: Channel, queue: str, tmp_path: Path
+) -> None:
+    put(channel, queue, range(10))
+    rows = stream(spark, live, queue=queue, ack="spool", spool=tmp_path / "spool")
+    writer = rows.selectExpr("raise_error('broken') as x").writeStream.option(
+        "checkpointLocation", str(tmp_path / "checkpoint")
+    )
+    with pytest.raises(StreamingQueryException):
+        writer.start(str(tmp_path / "out"), format="json").awaitTermination()
+    for segment in (tmp_path / "spool").glob("segment-*"):
+        segment.unlink()
+    with pytest.raises(StreamingQueryException, match=r"segments \[1\] of the spool .* are gone, and were acknowledged"):
+        to_files(rows, tmp_path).awaitTermination()
+
+
+def test_a_broker_that_is_killed_and_comes_back_goes_on_being_read(spark: SparkSession, tmp_path: Path) -> None:
+    with broker_process(tmp_path / "broker.db") as broker:
+        live = LiveBroker("holtmq", broker.port)
+        with Amqp(broker.port) as amqp:
+            channel = amqp.channel()
+            channel.declare("q", durable=True)
+            put(channel, "q", range(200))
+        query = to_files(stream(spark, live, queue="q"), tmp_path, processingTime="100 milliseconds")
+        try:
+            wait_until(lambda: len(bodies(spark, tmp_path)) >= 200)
+            broker.kill()
+            broker.start()
+            with Amqp(broker.port) as amqp:
+                put(amqp.channel(), "q", range(200, 400))
+            wait_until(lambda: set(bodies(spark, tmp_path)) == set(range(400)))
+        finally:
+            query.stop()
+
+
+@pytest.mark.parametrize(
+    ("options", "match"),
+    [
+        ({"queue": "nothing"}, "no queue 'nothing'"),
+        ({"queue": "q", "ack": "never"}, "option 'ack' must be one of commit, spool, got 'never'"),
+        ({"queue": "q", "ack": "spool"}, "expected the option 'spool', got none"),
+        ({"queue": "q", "prefetch": "0"}, "option 'prefetch' must be a whole number from 1, got '0'"),
+    ],
+)
+def test_bad_options_are_told_in_words(
+    spark: SparkSession, live: LiveBroker, tmp_path: Path, options: dict[str, Any], match: str
+) -> None:
+    with pytest.raises(PySparkException, match=match):
+        to_files(stream(spark, live, **options), tmp_path).awaitTermination()
+
+
+def test_a_stream_is_published(spark: SparkSession, live: LiveBroker, channel: Channel, queue: str, tmp_path: Path) -> None:
+    numbers = spark.range(1000).selectExpr("'' as exchange", f"'{queue}' as routing_key", "cast(id as string) as body")
+    numbers.repartition(3).write.parquet(str(tmp_path / "in"))
+    rows = spark.readStream.schema(numbers.schema).option("maxFilesPerTrigger", 1).parquet(str(tmp_path / "in"))
+    writer = (
+        rows.writeStream.format("amqp").options(**amqp_options(live)).option("checkpointLocation", str(tmp_path / "checkpoint"))
+    )
+    writer.trigger(availableNow=True).start().awaitTermination()
+    assert sorted(int(body) for body in channel.drain(queue)) == list(range(1000))
