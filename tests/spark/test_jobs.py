@@ -101,7 +101,7 @@ def test_a_failed_job_leaves_the_target_as_it_was(spark: SparkSession, traffic: 
     data = bytearray((broken / "a.parquet").read_bytes())
     data[4:30] = bytes(26)
     (broken / "a.parquet").write_bytes(data)
-    with pytest.raises(PySparkException, match="OSError|Couldn't deserialize|Unexpected|corrupt"):
+    with pytest.raises(PySparkException, match=r"OSError|Couldn't deserialize|Unexpected|corrupt"):
         route_job(spark, str(broken), target, SHOP, mode="overwrite")
     assert sorted(path.name for path in Path(target).iterdir()) == before
 

@@ -238,10 +238,15 @@ def _fit(batch: pa.RecordBatch, source: Source, folder_values: Mapping[str, Any]
             is_kept = column.type == field.type or (pa.types.is_dictionary(column.type) and field.name in source.encoded)
             columns.append(column if is_kept else column.cast(field.type))
         elif field.name in folder_values:
-            columns.append(pa.repeat(pa.scalar(folder_values[field.name], field.type), batch.num_rows))
+            columns.append(pa.repeat(_folder_value(folder_values[field.name], field.type), batch.num_rows))
         else:
             columns.append(pa.nulls(batch.num_rows, field.type))
     return pa.RecordBatch.from_arrays(columns, names=source.schema.names)
+
+
+def _folder_value(value: Any, type_: pa.DataType) -> pa.Scalar:
+    """What the name of a folder says, as the type that Spark sees in it."""
+    return pa.scalar(None, type_) if value is None else pa.scalar(str(value)).cast(type_)
 
 
 def route_files(spark: SparkSession, source: Source, target: str, order: Order, *, mode: str, by_queue: bool) -> Counts:

@@ -102,7 +102,9 @@ def _files(spark: SparkSession, source: str, messages: DataFrame, signature: Sig
     if not has_text_headers or any(part.is_added for part in parts) or not _is_plain(messages.schema):
         return None
     try:
-        return Source.at(source, to_arrow_schema(messages.schema, timezone="UTC"), least=2 * spark.sparkContext.defaultParallelism)
+        return Source.at(
+            source, to_arrow_schema(messages.schema, timezone="UTC"), least=2 * spark.sparkContext.defaultParallelism
+        )
     except (InvalidValueError, OSError):
         return None
 

@@ -1,0 +1,36 @@
+"""Route messages with spark-submit:
+
+    spark-submit --master 'local[2]' examples/spark_submit.py out
+
+On a cluster the command is the same with another --master and a folder that all machines can reach; `session()` sends the
+package to the executors, which need only Python with pyarrow.
+"""
+
+from __future__ import annotations
+
+import sys
+
+from holtmq import Binding, Exchange, Queue, Topology
+from holtmq.spark import route, session
+
+TOPOLOGY = Topology(
+    (Exchange("orders", "topic"),),
+    (Queue("food"), Queue("audit")),
+    (Binding("orders", "food", "orders.food.#"), Binding("orders", "audit", "orders.#")),
+)
+
+
+def main(target: str) -> None:
+    spark = session(app_name="route orders")  # the session that spark-submit has set up
+    messages = spark.range(1000).selectExpr(
+        "'orders' as exchange",
+        "concat('orders.', if(id % 2 = 0, 'food.', 'toys.'), id) as routing_key",
+        "cast(id as string) as body",
+    )
+    route(messages, TOPOLOGY).write.partitionBy("queue").mode("overwrite").parquet(target)
+    print(f"{messages.count():,} messages, {spark.read.parquet(target).count():,} deliveries in {target}")
+    spark.stop()
+
+
+if __name__ == "__main__":
+    main(sys.argv[1])

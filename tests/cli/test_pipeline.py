@@ -1,0 +1,108 @@
+"""holtmq pipeline: the commands, each as a process of its own, one after the other on the same messages."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from holtmq import Binding, Exchange, Queue, Topology
+from holtmq.cli.main import main
+from holtmq.cli.pipeline import tell_spark_error
+from tests.amqp_client import Amqp
+from tests.server.process import broker_process
+
+MESSAGES = 200
+
+
+def run(*arguments: str, code: int = 0) -> subprocess.CompletedProcess[str]:
+    command = [sys.executable, "-m", "holtmq", "pipeline", *arguments, "--master", "local[1]"]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=120, env={**os.environ, "BROKER_PASSWORD": "guest"})
+    assert done.returncode == code, done.stderr
+    return done
+
+
+def definitions(path: Path, *bindings: Binding) -> str:
+    topology = Topology((Exchange("orders", "topic"),), (Queue("food"), Queue("all")), bindings)
+    path.write_text(json.dumps(topology.to_definitions()))
+    return str(path)
+
+
+def test_a_queue_is_archived_reported_compared_routed_and_replayed(tmp_path: Path) -> None:
+    food, everything = Binding("orders", "food", "orders.food"), Binding("orders", "all", "orders.#")
+    before, after = definitions(tmp_path / "before.json", food, everything), definitions(tmp_path / "after.json", everything)
+    stored = str(tmp_path / "archive")
+    with broker_process(tmp_path / "broker.db") as broker:
+        with Amqp(broker.port) as amqp:
+            channel = amqp.channel()
+            channel.declare_exchange("orders", "topic", durable=True)
+            channel.declare("all", durable=True)
+            channel.bind("all", "orders", "#")
+            for n in range(MESSAGES):
+                channel.publish("orders", "orders.food" if n % 4 == 0 else "orders.toys", b"%d" % n, delivery_mode=2)
+            channel.settle()
+        url = f"amqp://127.0.0.1:{broker.port}"
+        done = run("archive", "all", stored, "--url", url, "--user", "guest", "--password-env", "BROKER_PASSWORD", "--json")
+        assert json.loads(done.stdout)["messages"] == MESSAGES
+        assert done.stderr == ""
+
+        page = tmp_path / "report.html"
+        done = run("report", stored, "--definitions", before, "--html", str(page), "--title", "Orders")
+        assert "200 messages, 250 deliveries, 2 keys; 0 unroutable, 0 malformed" in done.stdout
+        assert "<title>Orders" in page.read_text()
+
+        done = run("compare", stored, "--before", before, "--after", after, "--fail-above", "10", code=3)
+        assert "50 of 200 messages (25.0 %) would go elsewhere" in done.stdout
+
+        done = run("route", stored, str(tmp_path / "routed"), "--definitions", before, "--partition-by", "queue", "--json")
+        assert json.loads(done.stdout)["deliveries"] == 250
+        assert (tmp_path / "routed" / "queue=food").is_dir()
+        done = run("route", str(tmp_path / "no such"), str(tmp_path / "x"), "--definitions", before, code=1)
+        assert done.stderr.startswith("holtmq: ")
+        assert "no such" in done.stderr
+        assert len(done.stderr.splitlines()) == 1
+
+        done = run("replay", stored, "--url", url, "--key", "orders.food", "--rate", "1000")
+        assert "confirmed" in done.stdout
+        with Amqp(broker.port) as amqp:
+            assert amqp.channel().count("all") == 50
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (["route", "in", "out"], "Missing option '--definitions'"),
+        (["compare", "in", "--before", "/no/such", "--after", "/no/such"], "/no/such: No such file or directory"),
+        (["archive", "q", "out"], "Missing option '--url'"),
+        (["replay", "in", "--url", "amqp://x", "--since", "yesterday"], "'yesterday' does not match"),
+        (["report", "in", "--definitions", "/no/such"], "/no/such: No such file or directory"),
+    ],
+)
+def test_bad_input_is_told_in_one_line(capsys: pytest.CaptureFixture[str], arguments: list[str], message: str) -> None:
+    assert main(["pipeline", *arguments]) != 0
+    error = capsys.readouterr().err
+    assert message in error
+    assert len(error.splitlines()) == 1
+
+
+def test_without_spark_the_error_says_what_to_install(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    file = definitions(tmp_path / "d.json")
+    monkeypatch.setitem(sys.modules, "holtmq.spark", None)
+    assert main(["pipeline", "report", "in", "--definitions", file]) == 1
+    assert "the pipeline needs Spark: pip install 'holtmq[spark]'" in capsys.readouterr().err
+
+
+def test_of_sparks_errors_the_line_that_matters_is_told() -> None:
+    traceback = (
+        "[PYTHON_EXCEPTION] An exception\n  File x\nholtmq.client.connection.RefusedError: no queue 'q'\n SQLSTATE: 38000"
+    )
+    assert tell_spark_error(traceback) == "no queue 'q'"
+    assert tell_spark_error("\n[PATH_NOT_FOUND] Path does not exist: file:/x. SQLSTATE: 42K03") == (
+        "[PATH_NOT_FOUND] Path does not exist: file:/x. SQLSTATE: 42K03"
+    )

@@ -1,0 +1,144 @@
+"""The same jobs on a real cluster: a master and two workers on loopback, one of which is killed in mid-job."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import socket
+import subprocess
+import sys
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager, suppress
+from pathlib import Path
+
+import pyspark
+
+from holtmq.spark.java import java_home
+from tests.spark.cluster_job import MESSAGES
+from tests.spark.conftest import wait_until
+
+SPARK_CLASS = Path(pyspark.__file__).parent / "bin" / "spark-class"
+EXAMPLES = Path(__file__).parents[2] / "examples"
+START_TIMEOUT_S = 60.0
+JOB_TIMEOUT_S = 180.0
+EXPECTED = {"food": MESSAGES // 4, "all": MESSAGES}
+
+
+def environment(**more: str) -> dict[str, str]:
+    ours = {"JAVA_HOME": str(java_home()), "SPARK_LOCAL_IP": "127.0.0.1", "PYSPARK_PYTHON": sys.executable}
+    return {**os.environ, **ours, **more}
+
+
+@contextmanager
+def daemon(log: Path, *arguments: str) -> Iterator[subprocess.Popen[bytes]]:
+    """One of Spark's own servers, with the processes that it starts in a group of their own."""
+    with log.open("wb") as output:
+        process = subprocess.Popen(
+            [SPARK_CLASS, *arguments], stdout=output, stderr=output, env=environment(), start_new_session=True
+        )
+        try:
+            yield process
+        finally:
+            kill(process)
+
+
+def kill(process: subprocess.Popen[bytes]) -> None:
+    """The process and all that it started: of a worker, its executors too."""
+    with suppress(ProcessLookupError):
+        os.killpg(process.pid, signal.SIGKILL)
+    process.wait()
+
+
+def free_port() -> int:
+    with socket.socket() as listener:
+        listener.bind(("127.0.0.1", 0))
+        return int(listener.getsockname()[1])
+
+
+@contextmanager
+def cluster(folder: Path) -> Iterator[tuple[str, list[subprocess.Popen[bytes]]]]:
+    """A master and two workers with one core each, on loopback; its address, and the workers."""
+    port = free_port()
+    url = f"spark://127.0.0.1:{port}"
+    master = ["org.apache.spark.deploy.master.Master", "--host", "127.0.0.1", "--port", str(port), "--webui-port", "0"]
+    worker = [
+        "org.apache.spark.deploy.worker.Worker",
+        "--host",
+        "127.0.0.1",
+        "--cores",
+        "1",
+        "--memory",
+        "1500m",
+        "--webui-port",
+        "0",
+    ]
+    with ExitStack() as stack:
+        stack.enter_context(daemon(folder / "master.log", *master))
+        wait_until(lambda: "I have been elected leader" in (folder / "master.log").read_text(), START_TIMEOUT_S)
+        workers = [
+            stack.enter_context(daemon(folder / f"worker-{n}.log", *worker, "--work-dir", str(folder / f"work-{n}"), url))
+            for n in range(2)
+        ]
+        for n in range(2):
+            wait_until(lambda n=n: "Successfully registered" in (folder / f"worker-{n}.log").read_text(), START_TIMEOUT_S)  # type: ignore[misc]
+        yield url, workers
+
+
+def start_job(master: str, folder: Path) -> subprocess.Popen[str]:
+    command = [sys.executable, "-m", "tests.spark.cluster_job", master, str(folder / "in"), str(folder / "out")]
+    return subprocess.Popen(
+        command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, env=environment(), start_new_session=True
+    )
+
+
+def result(job: subprocess.Popen[str]) -> dict[str, object]:
+    try:
+        output, errors = job.communicate(timeout=JOB_TIMEOUT_S)
+    except subprocess.TimeoutExpired:
+        os.killpg(job.pid, signal.SIGKILL)
+        job.communicate()
+        raise
+    assert job.returncode == 0, errors
+    return json.loads(output.splitlines()[-1])  # type: ignore[no-any-return]
+
+
+def test_a_worker_that_is_killed_in_mid_job_costs_no_rows(tmp_path: Path) -> None:
+    with cluster(tmp_path) as (url, workers):
+        job = start_job(url, tmp_path)
+        assert job.stdout is not None
+        assert job.stdout.readline() == "started\n"
+        wait_until(lambda: any((tmp_path / "work-0").glob("app-*/*/stderr")), START_TIMEOUT_S)
+        wait_until(lambda: "Running task 5" in executor_logs(tmp_path), START_TIMEOUT_S)
+        kill(workers[0])
+        found = result(job)
+    assert found["counts"] == found["files"] == EXPECTED
+    assert all(str(path).endswith("holtmq.zip/holtmq/__init__.py") for path in found["paths"])  # type: ignore[attr-defined]
+    assert found["job"]["by"] == "arrow"  # type: ignore[index]
+    assert not list((tmp_path / "out").glob("_holtmq-*"))
+
+
+def executor_logs(folder: Path) -> str:
+    return "".join(path.read_text() for path in folder.glob("work-*/app-*/*/stderr"))
+
+
+def test_local_cluster(tmp_path: Path) -> None:
+    found = result(start_job("local-cluster[2,1,1024]", tmp_path))
+    assert found["counts"] == found["files"] == EXPECTED
+    assert all(str(path).endswith("holtmq.zip/holtmq/__init__.py") for path in found["paths"])  # type: ignore[attr-defined]
+
+
+def test_spark_submit(tmp_path: Path) -> None:
+    example = EXAMPLES / "spark_submit.py"
+    command = [str(SPARK_CLASS.with_name("spark-submit")), "--master", "local[2]", str(example), str(tmp_path / "out")]
+    done = subprocess.run(command, capture_output=True, text=True, env=environment(), timeout=JOB_TIMEOUT_S)
+    assert done.returncode == 0, done.stderr
+    assert "1,000 messages, 1,500 deliveries" in done.stdout
+
+
+def test_the_notebook_runs_from_top_to_bottom(tmp_path: Path) -> None:
+    cells = json.loads((EXAMPLES / "pipeline.ipynb").read_text())["cells"]
+    code = "\n".join("".join(cell["source"]) for cell in cells if cell["cell_type"] == "code")
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, cwd=tmp_path, timeout=JOB_TIMEOUT_S)
+    assert done.returncode == 0, done.stderr
+    assert (tmp_path / "report.html").exists()
