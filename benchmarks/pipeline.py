@@ -1,0 +1,325 @@
+"""The pipeline beside a Spark job that only copies, and beside plain pika loops: python -m benchmarks.pipeline [PART …]
+
+Parts: route, bindings, headers, scaling, naive, amqp; all of them unless told. Messages have the columns of an archive and
+bodies of 200 bytes, which do not compress well; each reaches one queue, so that copying and routing write as many rows. Each
+round runs everything once, one after the other; the fastest round counts.
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import random
+import resource
+import shutil
+import sys
+import tempfile
+import time
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+
+import numpy as np
+import pika
+import pyarrow as pa
+import pyarrow.parquet as pq
+from pyspark.sql import SparkSession
+from pyspark.sql import functions as F
+
+from holtmq import Binding, Exchange, Queue, Topology
+from holtmq.spark import publish, register, route, route_job, session
+from holtmq.testing import running_broker
+
+FILES = 8
+QUEUES = 100
+ROUNDS = 3
+AMQP_MESSAGES = 200_000
+PIKA_MESSAGES = 20_000
+NAIVE_MESSAGES, NAIVE_BINDINGS = 20_000, 1_000
+PARTS = ("route", "bindings", "headers", "scaling", "naive", "amqp")
+
+
+def topics(count: int) -> Topology:
+    """So many patterns of three shapes; a key `shop.<n>.<item>` matches the one for its n."""
+    patterns = ((f"shop.{n}.#", f"shop.{n}.*", f"*.{n}.*")[n % 3] for n in range(count))
+    bindings = tuple(Binding("shop", f"q{n % QUEUES}", pattern) for n, pattern in enumerate(patterns))
+    return Topology((Exchange("shop", "topic"),), tuple(Queue(f"q{n}") for n in range(QUEUES)), bindings)
+
+
+def criteria(count: int) -> Topology:
+    """So many headers bindings, each on two of ten names with ten values."""
+    chooser = random.Random(7)
+    chosen: dict[tuple[str, ...], Binding] = {}
+    while len(chosen) < count:
+        pairs = {f"h{n}": f"v{chooser.randrange(10)}" for n in chooser.sample(range(10), 2)}
+        chosen[tuple(sorted(pairs.items()))] = Binding("shop", f"q{len(chosen) % QUEUES}", "", pairs)  # type: ignore[index]
+    queues = tuple(Queue(f"q{n}") for n in range(QUEUES))
+    return Topology((Exchange("shop", "headers"),), queues, tuple(chosen.values()))
+
+
+def make_messages(folder: Path, count: int, keys: int, *, has_headers: bool = False) -> str:
+    """Messages with so many distinct keys (10,000 of them bound), in files as a Spark job would leave them."""
+    generator = np.random.default_rng(keys)
+    folder.mkdir()
+    rows = count // FILES
+    for number in range(FILES):
+        bound, item = generator.integers(0, 10_000, rows), generator.integers(0, keys // 10_000, rows)
+        texts = [f"shop.{a}.item{b}" for a, b in zip(bound.tolist(), item.tolist(), strict=True)]
+        seconds = generator.integers(1_760_000_000, 1_762_000_000, rows) * 1_000_000
+        table = pa.table(
+            {
+                "source_queue": ["audit"] * rows,
+                "exchange": ["shop"] * rows,
+                "routing_key": texts,
+                "redelivered": [False] * rows,
+                "received_at": pa.array(seconds + 500_000, pa.timestamp("us", "UTC")),
+                "content_type": ["application/json"] * rows,
+                "headers": pa.array(header_texts(generator, rows) if has_headers else [None] * rows, pa.string()),
+                "delivery_mode": pa.array(np.full(rows, 2, np.int32)),
+                "message_id": _hexadecimal(generator, rows, 32).cast(pa.string()),
+                "timestamp": pa.array(seconds, pa.timestamp("us", "UTC")),
+                "app_id": [f"shop-{n}" for n in generator.integers(0, 20, rows).tolist()],
+                "body": _hexadecimal(generator, rows, 200),
+            }
+        )
+        pq.write_table(table, folder / f"{number}.parquet", row_group_size=200_000)
+    return str(folder)
+
+
+def header_texts(generator: np.random.Generator, rows: int) -> list[str]:
+    """Three of ten names, ten values each: 120,000 different texts."""
+    names = np.sort(generator.random((rows, 10)).argsort(axis=1)[:, :3], axis=1).tolist()
+    values = generator.integers(0, 10, (rows, 3)).tolist()
+    return [f'{{"h{a}": "v{x}", "h{b}": "v{y}", "h{c}": "v{z}"}}' for (a, b, c), (x, y, z) in zip(names, values, strict=True)]
+
+
+def _hexadecimal(generator: np.random.Generator, rows: int, width: int) -> pa.Array:
+    digits = np.frombuffer(b"0123456789abcdef", dtype=np.uint8)
+    text = digits[generator.integers(0, 16, rows * width, dtype=np.uint8)]
+    offsets = np.arange(0, width * (rows + 1), width, dtype=np.int32)
+    return pa.Array.from_buffers(pa.binary(), rows, [None, pa.py_buffer(offsets), pa.py_buffer(text)])
+
+
+class Bench:
+    """Runs jobs in rounds and keeps the fastest time of each."""
+
+    def __init__(self, spark: SparkSession, folder: Path, rounds: int) -> None:
+        self.spark = spark
+        self.folder = folder
+        self.rounds = rounds
+
+    def rounds_of(self, **jobs: Callable[[str], object]) -> dict[str, float]:
+        """The seconds of each job; a job gets the path that it is to write to."""
+        best: dict[str, float] = {}
+        for _ in range(self.rounds):
+            for name, job in jobs.items():
+                target = self.folder / "out"
+                shutil.rmtree(target, ignore_errors=True)
+                started = time.perf_counter()
+                job(str(target))
+                best[name] = min(best.get(name, 1e9), time.perf_counter() - started)
+        return best
+
+    def copy(self, source: str) -> Callable[[str], object]:
+        rows = self.spark.read.parquet(source).selectExpr("*", "'q1' as queue", "cast(null as string) as reason")
+        return lambda target: rows.write.parquet(target)
+
+    def route(self, source: str, topology: Topology) -> Callable[[str], object]:
+        return lambda target: route(self.spark.read.parquet(source), topology).write.parquet(target)
+
+    def job(self, source: str, topology: Topology) -> Callable[[str], object]:
+        return lambda target: route_job(self.spark, source, target, topology)
+
+
+def bench_routes(bench: Bench, few: str, many: str) -> None:
+    topology = topics(10_000)
+    for keys, source in (("10,000", few), ("2,000,000", many)):
+        times = bench.rounds_of(copy=bench.copy(source), route=bench.route(source, topology), job=bench.job(source, topology))
+        for name, label in (("route", "route() on a DataFrame"), ("job", "the route job, Parquet to Parquet")):
+            tell(f"{label}, {keys} distinct keys", times[name], times["copy"])
+
+
+def bench_bindings(bench: Bench, few: str) -> None:
+    sizes = {f"n{count}": topics(count) for count in (1_000, 100_000)}
+    routes = bench.rounds_of(**{name: bench.route(few, topology) for name, topology in sizes.items()})
+    jobs = bench.rounds_of(**{name: bench.job(few, topology) for name, topology in sizes.items()})
+    tell("route(), 100,000 bindings / 1,000", routes["n100000"], routes["n1000"])
+    tell("the route job, 100,000 bindings / 1,000", jobs["n100000"], jobs["n1000"])
+
+
+def bench_headers(bench: Bench, source: str) -> None:
+    topology = criteria(1_000)
+    times = bench.rounds_of(copy=bench.copy(source), route=bench.route(source, topology), job=bench.job(source, topology))
+    tell("route(), 1,000 headers bindings over 10 names", times["route"], times["copy"])
+    tell("the route job, 1,000 headers bindings over 10 names", times["job"], times["copy"])
+
+
+def bench_naive(bench: Bench, few: str) -> None:
+    """The obvious solution: every message against every binding's regular expression."""
+    topology = topics(NAIVE_BINDINGS)
+    expressions = [(b.destination, _regular_expression(b.routing_key)) for b in topology.bindings]
+    bindings = bench.spark.createDataFrame(expressions, "queue string, pattern string")
+    messages = bench.spark.read.parquet(few).limit(NAIVE_MESSAGES).persist()
+    messages.count()
+    joined = messages.join(F.broadcast(bindings), F.col("routing_key").rlike(F.col("pattern")), "left").drop("pattern")
+    times = bench.rounds_of(
+        naive=lambda target: joined.write.parquet(target),
+        route=lambda target: route(messages, topology).write.parquet(target),
+    )
+    messages.unpersist()
+    tell(
+        f"cross join with regular expressions / route(), {NAIVE_MESSAGES:,} messages x {NAIVE_BINDINGS:,}",
+        times["naive"],
+        times["route"],
+    )
+
+
+def _regular_expression(pattern: str) -> str:
+    return "^" + pattern.replace(".", "\\.").replace("\\.#", "(\\..*)?").replace("*", "[^.]*") + "$"
+
+
+def bench_amqp(bench: Bench) -> None:
+    spark = bench.spark
+    register(spark)
+    rows = spark.range(0, AMQP_MESSAGES, 1, 2).selectExpr(
+        "'' as exchange", "'q' as routing_key", "repeat('x', 200) as body", "uuid() as message_id"
+    )
+    with running_broker(bench.folder / "broker.db") as broker, pika_channel(broker.url) as channel:
+        channel.queue_declare("q", durable=True)
+        sink, source, stream, published, confirmed, consumed = ([] for _ in range(6))  # type: ignore[var-annotated]
+        for number in range(bench.rounds):
+            published.append(rate(PIKA_MESSAGES, pika_publish, broker.url, PIKA_MESSAGES, False))
+            channel.queue_purge("q")
+            confirmed.append(rate(PIKA_MESSAGES // 10, pika_publish, broker.url, PIKA_MESSAGES // 10, True))
+            channel.queue_purge("q")
+            sink.append(rate(AMQP_MESSAGES, lambda: publish(rows, url=broker.url)))
+            source.append(rate(AMQP_MESSAGES, drain_all, spark, broker.url))
+            publish(rows, url=broker.url)
+            stream.append(rate(AMQP_MESSAGES, stream_all, spark, broker.url, bench.folder / f"stream-{number}"))
+            publish(rows.limit(PIKA_MESSAGES), url=broker.url)
+            consumed.append(rate(PIKA_MESSAGES, pika_consume, broker.url, PIKA_MESSAGES))
+        for label, ours, theirs in (
+            ("sink, confirmed / a pika loop, confirmed", sink, confirmed),
+            ("sink, confirmed / a pika loop that asks for no confirms", sink, published),
+            ("source, drain / a pika loop that consumes and acks", source, consumed),
+            ("stream to Parquet / a pika loop that consumes and acks", stream, consumed),
+        ):
+            print(f"| {label} | {max(ours):,.0f}/s | {max(theirs):,.0f}/s | {max(ours) / max(theirs):.1f} |", flush=True)
+
+
+def rate(count: int, action: Callable[..., object], *arguments: object) -> float:
+    started = time.perf_counter()
+    action(*arguments)
+    return count / (time.perf_counter() - started)
+
+
+def drain_all(spark: SparkSession, url: str) -> None:
+    rows = spark.read.format("amqp").options(url=url, queue="q", mode="drain").load()
+    rows.write.format("noop").mode("overwrite").save()
+
+
+def stream_all(spark: SparkSession, url: str, folder: Path) -> None:
+    rows = spark.readStream.format("amqp").options(url=url, queue="q").load()
+    writer = rows.writeStream.option("checkpointLocation", str(folder / "checkpoint")).trigger(availableNow=True)
+    writer.start(str(folder / "out"), format="parquet").awaitTermination()
+
+
+@contextmanager
+def pika_channel(url: str) -> Iterator[pika.adapters.blocking_connection.BlockingChannel]:
+    connection = pika.BlockingConnection(pika.URLParameters(f"{url}?heartbeat=0"))
+    yield connection.channel()
+    connection.close()
+
+
+def pika_publish(url: str, count: int, confirms: bool) -> None:  # noqa: FBT001
+    with pika_channel(url) as channel:
+        if confirms:
+            channel.confirm_delivery()
+        properties = pika.BasicProperties(delivery_mode=2, message_id="x" * 36)
+        for _ in range(count):
+            channel.basic_publish("", "q", b"x" * 200, properties, mandatory=confirms)
+
+
+def pika_consume(url: str, count: int) -> None:
+    with pika_channel(url) as channel:
+        channel.basic_qos(prefetch_count=1000)
+        for number, (method, _, _) in enumerate(channel.consume("q"), 1):
+            channel.basic_ack(method.delivery_tag)
+            if number == count:
+                break
+        channel.cancel()
+
+
+def bench_scaling(folder: Path, few: str, rounds: int) -> None:
+    """From one core to two, and how much memory it takes. A session of its own for each number of cores."""
+    topology = topics(10_000)
+    times = {}
+    for cores in (1, 2):
+        spark = session(f"local[{cores}]")
+        bench = Bench(spark, folder, rounds)
+        times[cores] = bench.rounds_of(route=bench.route(few, topology), job=bench.job(few, topology))
+        if cores == 2:
+            java, workers = memory_mib()
+        spark.stop()
+    for name, label in (("route", "route()"), ("job", "the route job")):
+        tell(f"{label}: one core / two", times[1][name], times[2][name])
+    driver = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss // 1024
+    print(f"\nMemory after that, MiB: driver's Python {driver}, its Java {java}, each Python worker {workers}", flush=True)
+
+
+def memory_mib() -> tuple[int, int]:
+    """Of the Java process, and the most that a Python worker has."""
+    sizes = {"java": 0, "python": 0}
+    for process in _descendants(os.getpid()):
+        status = dict(line.split(":", 1) for line in (Path("/proc") / process / "status").read_text().splitlines())
+        kind = next((kind for kind in sizes if kind in status["Name"]), None)
+        if kind is not None:
+            sizes[kind] = max(sizes[kind], int(status["VmHWM"].split()[0]) // 1024)
+    return sizes["java"], sizes["python"]
+
+
+def _descendants(process: int) -> Iterator[str]:
+    for thread in (Path("/proc") / str(process) / "task").iterdir():
+        for child in (thread / "children").read_text().split():
+            yield child
+            yield from _descendants(int(child))
+
+
+def tell(label: str, ours: float, theirs: float) -> None:
+    print(f"| {label} | {ours:.1f} s | {theirs:.1f} s | {ours / theirs:.2f} |", flush=True)
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser()
+    parser.add_argument("parts", nargs="*", default=PARTS, help=f"of {', '.join(PARTS)}")
+    parser.add_argument("--messages", type=int, default=5_000_000)
+    parser.add_argument("--rounds", type=int, default=ROUNDS)
+    chosen = parser.parse_args()
+    unknown = {*chosen.parts} - {*PARTS}
+    if unknown:
+        sys.exit(f"expected parts of {', '.join(PARTS)}, got {', '.join(unknown)}")
+    with tempfile.TemporaryDirectory(prefix="holtmq-bench-") as name:
+        run_parts(Path(name), chosen.parts, chosen.messages, chosen.rounds)
+
+
+def run_parts(folder: Path, parts: Sequence[str], messages: int, rounds: int) -> None:
+    few = make_messages(folder / "few", messages, 10_000)
+    print("| what | it takes | beside it | ratio |\n|---|---|---|---|")
+    bench = Bench(session("local[2]"), folder, rounds)
+    if "route" in parts:
+        bench_routes(bench, few, make_messages(folder / "many", messages, 2_000_000))
+    if "bindings" in parts:
+        bench_bindings(bench, few)
+    if "headers" in parts:
+        bench_headers(bench, make_messages(folder / "headers", messages, 10_000, has_headers=True))
+    if "naive" in parts:
+        bench_naive(bench, few)
+    if "amqp" in parts:
+        bench_amqp(bench)
+    bench.spark.stop()
+    if "scaling" in parts:
+        bench_scaling(folder, few, rounds)
+
+
+if __name__ == "__main__":
+    main()
