@@ -29,6 +29,7 @@ bench: $(READY)  ## measure against peers; numbers and plots go to benchmarks/
 	$(BIN)/python -m benchmarks.embedded
 	$(BIN)/python -m benchmarks.broker
 	$(BIN)/python -m benchmarks.tuning
+	$(BIN)/python -m benchmarks.pipeline
 
 lock:  ## choose the newest versions that fit pyproject.toml; needs uv
 	uv pip compile pyproject.toml --group dev --extra spark --universal --python-version 3.11 --generate-hashes \

@@ -39,6 +39,8 @@ def test_python_gives_the_results_in_its_comments(
 ) -> None:
     """A line of comment after an expression is its value. The blocks of a page share their names."""
     monkeypatch.chdir(ROOT)
+    if "holtmq.spark" in block:
+        request.getfixturevalue("spark")  # so that session() finds one that is stopped in the end
     lines = block.splitlines()
     names = NAMES_OF_PAGES.setdefault(request.node.callspec.id.rpartition("-")[0], {})
     for statement in ast.parse(block).body:

@@ -1,32 +1,17 @@
-"""One Spark session for all tests of this folder, and brokers to read from and write to."""
+"""Brokers to read from and write to."""
 
 from __future__ import annotations
 
 import time
 import uuid
-import warnings
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
-from pyspark.sql import SparkSession
 
-from holtmq.spark import register, session
 from tests.amqp_client import Amqp, Channel
 from tests.server.process import broker_process
-
-
-@pytest.fixture(scope="session")
-def spark(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SparkSession]:
-    warehouse = tmp_path_factory.mktemp("warehouse")
-    settings = {"spark.sql.warehouse.dir": warehouse, "spark.driver.memory": "2g", "spark.sql.shuffle.partitions": 2}
-    spark = session("local[2]", config=settings)
-    register(spark)
-    yield spark
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore", ResourceWarning)  # Spark leaves the sockets to its Java process open
-        spark.stop()
 
 
 @dataclass(frozen=True, slots=True)

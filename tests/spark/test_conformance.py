@@ -17,6 +17,7 @@ from holtmq import Binding, Exchange, Queue, Router, Topology
 from holtmq.errors import AmqpError
 from holtmq.spark import route
 from holtmq.spark.key_classes import KeyClasses
+from holtmq.spark.messages import Matters
 from holtmq.spark.routes import Order, Outcomes, PackedTopology
 from holtmq.table_json import table_to_json
 from tests.conformance.strategies import histories
@@ -24,6 +25,7 @@ from tests.conformance.table import Action, Outcome, Publish, load
 from tests.conformance.targets import RouterTarget
 
 SCHEMA = "number int, exchange string, routing_key string, headers string"
+NOTHING = Matters(frozenset(), frozenset())
 Cases = list[tuple[Topology, Publish, Outcome]]
 
 
@@ -116,7 +118,7 @@ def test_batches_are_routed_as_by_the_router_whatever_is_asked_for(history: list
     batch = pa.RecordBatch.from_arrays([pa.array(list(f), t) for f, t in zip(fields, types, strict=True)], names=names)
     order = Order(
         topology=PackedTopology.of(router.to_topology(), "/"), routing_key="routing_key", exchange_column="exchange",
-        exchange=None, headers="headers", reads_headers=bool(router.header_names()), carried=("number",),
+        exchange=None, headers="headers", matters=Matters.to(router), carried=("number",),
     )  # fmt: skip
     outcomes_by_batch = [
         list(order.route_all(iter(pieces))) for pieces in ([batch], [batch.slice(n, 1) for n in range(len(batch))])
@@ -168,9 +170,7 @@ def test_two_hashes_that_are_equal_by_chance_mislead_nobody() -> None:
 def test_signatures_beyond_the_limit_are_forgotten_and_routed_again(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("holtmq.spark.routes.SIGNATURES_KEPT", 10)
     topology = Topology((Exchange("x", "topic"),), (Queue("q"),), (Binding("x", "q", "k.1#"), Binding("x", "q", "k.15")))
-    order = Order(
-        PackedTopology.of(topology, "/"), "k", None, "x", None, reads_headers=False, carried=("k",), unroutable="drop"
-    )
+    order = Order(PackedTopology.of(topology, "/"), "k", None, "x", None, matters=NOTHING, carried=("k",), unroutable="drop")
     router_outcomes = Outcomes(order, order.topology.router())
     for start in (0, 12, 0):
         batch = pa.RecordBatch.from_pydict({"k": [f"k.{n}" for n in range(start, start + 12)]})

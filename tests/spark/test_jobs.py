@@ -14,8 +14,9 @@ import pytest
 from pyspark.errors import PySparkException
 from pyspark.sql import DataFrame, SparkSession
 
-from holtmq import Binding, Exchange, InvalidValueError, Queue, Topology
+from holtmq import Binding, Exchange, InvalidValueError, Queue, Router, Topology
 from holtmq.spark import Choice, archive, compact, compare, replay, report, route, route_job
+from holtmq.spark.messages import Matters
 from holtmq.spark.parquet import Source, Work, WriteError, filesystem_of
 from holtmq.spark.routes import Order, PackedTopology
 from tests.amqp_client import Channel
@@ -115,7 +116,7 @@ def test_a_task_that_runs_twice_is_there_once(traffic: str, tmp_path: Path) -> N
         "exchange",
         None,
         "headers",
-        reads_headers=True,
+        matters=Matters.to(Router(SHOP)),
         carried=tuple(source.schema.names),
     )
     filesystem, path = filesystem_of(str(tmp_path))

@@ -7,7 +7,7 @@ from collections import Counter
 from datetime import UTC, datetime
 from decimal import Decimal
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import pytest
 from pyspark.sql import DataFrame, SparkSession
@@ -41,7 +41,7 @@ SHOP = Topology(
         Binding("desks", "vip", "", {"x-match": "all", "level": 1}),
     ),
 )
-PLANS = ("join", "arrow")
+PLANS: tuple[Literal["join", "arrow"], ...] = ("join", "arrow")
 
 
 def messages(spark: SparkSession, *keys: str | None, exchange: str = "orders") -> DataFrame:
@@ -59,7 +59,7 @@ def test_one_row_for_each_delivery_with_all_columns_as_they_were(spark: SparkSes
     rows = messages(spark, "orders.food.pizza", "orders.toys").withColumn("more", F.struct(F.lit(1.5), F.array(F.lit("x"))))
     deliveries = route(rows, SHOP, plan=plan)
     assert deliveries.columns == [*rows.columns, "queue", "reason"]
-    assert deliveries.schema[:4] == rows.schema[:4]
+    assert deliveries.schema.fields[:4] == rows.schema.fields[:4]
     assert pairs(deliveries) == [(0, "all"), (0, "food"), (1, "all")]
     assert {row["more"]["col1"] for row in deliveries.collect()} == {1.5}
 
@@ -161,7 +161,7 @@ TYPED = {
 @pytest.mark.parametrize("name", TYPED)
 def test_types_that_json_lacks_reach_the_router_as_they_are(spark: SparkSession, name: str) -> None:
     type_, value = TYPED[name]
-    plain = {"l": [b"a"]}.get(name, bytes(value) if isinstance(value, bytearray) else value)
+    plain: Any = {"l": [b"a"]}.get(name, bytes(value) if isinstance(value, bytearray) else value)
     topology = Topology((Exchange("x", "headers"),), (Queue("q"),), (Binding("x", "q", "", {name: plain}),))
     schema = StructType(
         [StructField("headers", StructType([StructField(name, type_)])), StructField("routing_key", StringType())]

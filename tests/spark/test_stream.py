@@ -64,7 +64,7 @@ def test_messages_that_come_later_are_left_when_reading_what_is_available_now(
     spark: SparkSession, live: LiveBroker, channel: Channel, queue: str, tmp_path: Path
 ) -> None:
     put(channel, queue, range(100))
-    late = []
+    late: list[int] = []
 
     def work(batch: DataFrame, _: int) -> None:
         if not late:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import pickle
 import time
 from collections import Counter
@@ -24,11 +25,30 @@ from holtmq.topology import Binding, Exchange, Queue, Topology
 MESSAGES = 200_000
 SENT = 500
 PUBLISHED = 300
+ORDERS = 20_000
+KINDS = "array('food', 'food', 'toys.lego', 'books', 'electronics.laptops.basic', 'electronics.laptops.premium')"
+A_DAY_OF_ORDERS = (
+    "'orders' as exchange",
+    f"if(id % 211 = 0, 'order.food', concat('orders.', {KINDS}[cast(pmod(xxhash64(id), 6) as int)])) as routing_key",
+    "if(id % 9 = 0, '{\"vip\": true}', null) as headers",
+    "concat('order ', id, repeat('.', cast(pmod(xxhash64(id, 1), 300) as int))) as body",
+    "concat('m-', id) as message_id",
+    # more in the afternoon: the sum of two draws, over 86,400 seconds
+    "timestamp_seconds(1767225600 + pmod(xxhash64(id, 2), 43200) + pmod(xxhash64(id, 3), 43200)) as timestamp",
+)
+"""As expressions of Spark's over an id."""
 
 
 @click.command()
-def demo() -> None:
-    """Run the whole system once: explain routes, look for weak spots, use a durable queue, route traffic."""
+@click.option(
+    "--folder",
+    default="demo",
+    show_default=True,
+    type=click.Path(path_type=Path, file_okay=False),
+    help="Where the report goes.",
+)
+def demo(folder: Path) -> None:
+    """Run the whole system once: explain routes, use a durable queue and a broker, archive and compare traffic on Spark."""
     topology = shop()
     router = Router(topology)
 
@@ -48,9 +68,11 @@ def demo() -> None:
     served = _use_a_broker()
     show(Rule("Traffic, through a pickled copy of the router", align="left"))
     _route_traffic(pickle.loads(pickle.dumps(router)))
+    show(Rule("The same topology on Spark: publish, archive, compare, report", align="left"))
+    archived = _use_spark(topology, folder)
     show(
         f"\nSummary: {len(topology.exchanges)} exchanges, {len(topology.queues)} queues, {len(topology.bindings)} bindings, "
-        f"{len(findings)} weak spot; {consumed} messages by file, {served} by broker, {MESSAGES:,} routed."
+        f"{len(findings)} weak spot;\n{consumed} by file, {served} by broker, {MESSAGES:,} routed, {archived:,} archived."
     )
 
 
@@ -133,6 +155,33 @@ def _use_a_broker() -> int:
         show(f"pika on {broker.url}: {PUBLISHED} messages confirmed one by one, on disk, and consumed in {elapsed_s:.2f} s")
         show(f"the last one was rejected and lay with the dead letters: {body.decode()!r}, {reason}")
     return PUBLISHED
+
+
+def _use_spark(topology: Topology, folder: Path) -> int:
+    """A day of orders to a broker, from there into an archive; a change tried out on it; a report on it."""
+    try:
+        from holtmq.cli.pipeline import show_comparison
+        from holtmq.spark import archive, compare, publish, report, session
+    except ImportError:
+        show("Spark is not installed here: pip install 'holtmq[spark]', and this place shows an archive and a report")
+        return 0
+    spark = session("local[2]", app_name="holtmq demo")
+    with TemporaryDirectory(prefix="holtmq-demo-") as name:
+        definitions, stored = Path(name) / "shop.json", str(Path(name) / "archive")
+        definitions.write_text(json.dumps(topology.to_definitions()))
+        with running_broker(Path(name) / "shop.db", definitions=str(definitions)) as broker:
+            published = publish(spark.range(ORDERS).selectExpr(*A_DAY_OF_ORDERS), url=broker.url)
+            summary = archive(spark, "audit-log", stored, url=broker.url)
+        show(f"{published.confirmed:,} orders published and confirmed; {summary.messages:,} archived from the queue audit-log")
+        orders = spark.read.parquet(stored)
+        changed = Topology(topology.exchanges, topology.queues, (*topology.bindings[:2], *topology.bindings[3:]))
+        show("If the binding of orders.food went:")
+        show_comparison(compare(orders, topology, changed))
+        folder.mkdir(parents=True, exist_ok=True)
+        report(orders, topology, title="A day at the shop").write_html(folder / "report.html")
+    spark.stop()
+    show(f"A report on that day, to look at in a browser: {folder / 'report.html'}")
+    return summary.messages
 
 
 def _route_traffic(router: Router) -> None:

@@ -248,7 +248,7 @@ def compare(
     if as_json:
         print_json(comparison.to_json())
     else:
-        _show_comparison(comparison)
+        show_comparison(comparison)
     return AFFECTED if fail_above is not None and 100 * comparison.share > fail_above else 0
 
 
@@ -314,7 +314,7 @@ def _conclude(summary: dict[str, Any], *, as_json: bool) -> None:
             click.echo(f"{name.replace('_', ' '):{width}}  {f'{value:,}' if isinstance(value, int) else value}")
 
 
-def _show_comparison(comparison: Comparison) -> None:
+def show_comparison(comparison: Comparison) -> None:
     percent = f"{100 * comparison.share:.1f} %"
     show(f"{comparison.affected:,} of {comparison.messages:,} messages ({percent}) would go elsewhere,")
     show(f"by {comparison.keys_affected:,} routing keys.")

@@ -108,6 +108,12 @@ class Router:
         """The headers that some binding of this vhost looks at; CC and BCC, which count everywhere, are not among them."""
         return {name for matcher in self._matchers.values() for name in matcher.header_values}
 
+    def keyless_exchanges(self) -> set[str]:
+        """The exchanges to which the routing key of a message makes no difference, however far it goes from there."""
+        readers = {name for name, matcher in self._matchers.items() if matcher.reads_routing_key}
+        plans = {name: self._plans.get(name) or self._make_plan(name) for name in self.registry.exchanges}
+        return {name for name, plan in plans.items() if readers.isdisjoint(plan.reach)}
+
     def resolve_unpublished(
         self, exchange: str, routing_keys: Collection[str], headers: Mapping[str, FieldValue] = NO_HEADERS
     ) -> Route:

@@ -15,7 +15,7 @@ from pyspark.sql import functions as F
 
 from holtmq.errors import HoltmqError
 from holtmq.routing import Router
-from holtmq.spark.messages import DEFAULT_COLUMNS, Columns, Signature
+from holtmq.spark.messages import DEFAULT_COLUMNS, Columns, Matters, Signature
 from holtmq.spark.routes import NULL_EXCHANGE, NULL_KEY, PackedTopology, read_headers
 from holtmq.topology import DEFAULT_VHOST, Topology
 
@@ -85,8 +85,8 @@ def compare(
     keys_shown: int = KEYS_SHOWN,
 ) -> Comparison:
     """What would change for these messages if `after` took the place of `before`. Runs the job."""
-    decisive = Router(before, vhost).header_names() | Router(after, vhost).header_names()
-    signature = Signature.of(messages, columns, exchange, decisive)
+    matters = Matters.to(Router(before, vhost), Router(after, vhost))
+    signature = Signature.of(messages, columns, exchange, matters._replace(keyless=frozenset()))  # keys are to be shown
     counted = count_signatures(messages, signature, exchange)
     both = _Both(PackedTopology.of(before, vhost), PackedTopology.of(after, vhost))
     routed = counted.mapInArrow(both.route_all, ROUTED).persist()

@@ -18,7 +18,7 @@ from pyspark.sql.types import ArrayType, IntegerType, LongType, StringType, Stru
 
 from holtmq.errors import InvalidValueError
 from holtmq.routing import Router
-from holtmq.spark.messages import DEFAULT_COLUMNS, Columns, Signature
+from holtmq.spark.messages import DEFAULT_COLUMNS, Columns, Matters, Signature
 from holtmq.spark.routes import UNROUTABLE, Order, PackedTopology, Unroutable
 from holtmq.topology import DEFAULT_VHOST, Topology
 
@@ -66,9 +66,10 @@ def route(
     """
     _require_one_of("plan", plan, PLANS)
     router = Router(topology, vhost)
-    signature = Signature.of(messages, columns, exchange, router.header_names())
+    matters = Matters.to(router)
+    signature = Signature.of(messages, columns, exchange, matters)
     order = make_order(
-        topology, router, signature, exchange, messages.columns, unroutable, settings=settings, bindings=bindings
+        topology, router, matters, signature, exchange, messages.columns, unroutable, settings=settings, bindings=bindings
     )
     _require_free(messages, order.added)
     if plan != "arrow" and not messages.isStreaming:
@@ -84,6 +85,7 @@ def route(
 def make_order(
     topology: Topology,
     router: Router,
+    matters: Matters,
     signature: Signature,
     exchange: str | None,
     carried: Collection[str],
@@ -102,7 +104,7 @@ def make_order(
         exchange_column=signature.exchange.name if signature.exchange else None,
         exchange=exchange,
         headers=signature.headers.name if signature.headers else None,
-        reads_headers=bool(router.header_names()),
+        matters=matters,
         carried=tuple(carried),
         unroutable=unroutable,
         settings=settings,
@@ -140,11 +142,9 @@ def _estimated_distinct(signatures: DataFrame) -> float:
 
 def _join(messages: DataFrame, routes: DataFrame, signature: Signature, order: Order) -> DataFrame:
     """Send the routes to every executor, and look them up for each message."""
-    parts = [part.column for part in signature.parts]
-    keys = [routes[name] for name in routes.columns[: len(parts)]]
-    same = F.xxhash64(*parts) == F.xxhash64(*keys)  # one number is looked up faster than several texts
-    for part, key in zip(parts, keys, strict=True):
-        same = same & part.eqNullSafe(key)
+    same = F.lit(True)
+    for part, key in zip(signature.parts, routes.columns, strict=False):
+        same = same & part.column.eqNullSafe(routes[key])
     how = "left" if order.unroutable == "keep" else "inner"
     joined = messages.join(F.broadcast(routes.withColumn("__holtmq_found", F.lit(True))), same, how)
     if how == "left":

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Collection
 from dataclasses import dataclass
+from typing import NamedTuple
 
 from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F
@@ -25,6 +26,8 @@ from pyspark.sql.types import (
 )
 
 from holtmq.errors import InvalidValueError
+from holtmq.routing import Router
+from holtmq.table import SHORT_STRING_BYTES
 
 MORE_KEYS = ("CC", "BCC")
 """The headers that add routing keys, whatever the exchange."""
@@ -40,6 +43,21 @@ class Columns:
 
 
 DEFAULT_COLUMNS = Columns()
+
+
+class Matters(NamedTuple):
+    """What of a message can make a difference to where it goes."""
+
+    headers: frozenset[str]
+    """The headers that some binding looks at."""
+    keyless: frozenset[str]
+    """The exchanges to which the routing key makes none."""
+
+    @classmethod
+    def to(cls, *routers: Router) -> Matters:
+        """What matters to any of these."""
+        headers = frozenset().union(*(router.header_names() for router in routers))
+        return cls(headers, frozenset.intersection(*(frozenset(router.keyless_exchanges()) for router in routers)))
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,11 +79,16 @@ class Signature:
     headers: Part | None
 
     @classmethod
-    def of(cls, messages: DataFrame, columns: Columns, exchange: str | None, decisive: Collection[str]) -> Signature:
-        """`exchange` is that of all messages, if it is given; `decisive` are the headers that some binding looks at."""
+    def of(cls, messages: DataFrame, columns: Columns, exchange: str | None, matters: Matters) -> Signature:
+        """`exchange` is that of all messages, if it is given."""
         key = _text_part(messages, columns.routing_key, "routing key")
         source = _text_part(messages, columns.exchange, "exchange") if exchange is None else None
-        return cls(key, source, _headers_part(messages, columns.headers, decisive))
+        if matters.keyless:
+            is_keyless = F.lit(exchange in matters.keyless) if source is None else source.column.isin(*matters.keyless)
+            is_fine = F.octet_length(key.column) <= SHORT_STRING_BYTES
+            name = f"__holtmq_{columns.routing_key}"
+            key = Part(F.when(is_keyless & is_fine, F.lit("")).otherwise(key.column), name, is_added=True)
+        return cls(key, source, _headers_part(messages, columns.headers, matters.headers))
 
     @property
     def parts(self) -> list[Part]:

@@ -17,13 +17,15 @@ from typing import Any, Literal, NamedTuple, TypeAlias
 
 import numpy as np
 import pyarrow as pa
+import pyarrow.compute as pc
 
 from holtmq.errors import HoltmqError, InvalidValueError
 from holtmq.routing import Route, Router
 from holtmq.routing.route import Entry
 from holtmq.routing.router import routing_keys
 from holtmq.spark.key_classes import Integers, KeyClasses
-from holtmq.table import FieldValue, describe
+from holtmq.spark.messages import Matters
+from holtmq.table import SHORT_STRING_BYTES, FieldValue, describe
 from holtmq.table_json import from_json
 from holtmq.topology import Binding, Topology
 
@@ -86,8 +88,8 @@ class Order:
     exchange: str | None
     headers: str | None
     """The column with the headers as JSON text."""
-    reads_headers: bool
-    """Whether some binding looks at headers; if none does, all that counts is whether they add keys, or can't be read."""
+    matters: Matters
+    """If no headers do, all that counts of them is whether they add keys, or can't be read."""
     carried: tuple[str, ...]
     """The columns that come out again, in this order."""
     unroutable: Unroutable = "keep"
@@ -96,7 +98,7 @@ class Order:
 
     def route_all(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         """The deliveries of a partition: what Spark calls on the executors."""
-        outcomes = Outcomes(self, self.topology.router())
+        outcomes = Outcomes.kept_for(self)
         for batch in batches:
             yield self.route(outcomes, batch)
 
@@ -118,17 +120,22 @@ class Order:
 
     def _signatures(self, outcomes: Outcomes, batch: pa.RecordBatch) -> tuple[list[SignatureValue], Integers]:
         """The distinct signatures of a batch, and for each row the number of its own."""
-        keys, of_row = outcomes.distinct_keys(batch.column(self.routing_key))
-        if self.exchange_column is None and self.headers is None:
-            return [(self.exchange, key, None) for key in keys], of_row
         exchanges: list[str | None] = [self.exchange]
         headers: list[str | None] = [None]
+        exchange_of_row = np.zeros(batch.num_rows, dtype=np.int64)
         if self.exchange_column is not None:
             exchanges, exchange_of_row = _distinct(batch.column(self.exchange_column))
-            of_row = of_row * len(exchanges) + exchange_of_row
+        key_column = batch.column(self.routing_key)
+        if not self.matters.keyless.isdisjoint(exchanges):
+            is_keyless = np.array([exchange in self.matters.keyless for exchange in exchanges])[exchange_of_row]
+            key_column = _without_keys(key_column, is_keyless)
+        keys, of_row = outcomes.distinct_keys(key_column)
+        if self.exchange_column is None and self.headers is None:
+            return [(self.exchange, key, None) for key in keys], of_row
+        of_row = of_row * len(exchanges) + exchange_of_row
         if self.headers is not None:
             headers, headers_of_row = _distinct(batch.column(self.headers))
-            if not self.reads_headers:
+            if not self.matters.headers:
                 headers, headers_of_row = _without_plain(headers, headers_of_row)
             of_row = of_row * len(headers) + headers_of_row
         if len(exchanges) == len(headers) == 1:
@@ -146,6 +153,13 @@ def _distinct(column: pa.Array) -> tuple[list[Any], Integers]:
     """The distinct values of a column, and for each row the number of its value; null is a value too."""
     values, of_row = _encode(column)
     return values.to_pylist(), of_row
+
+
+def _without_keys(keys: pa.Array, is_keyless: Integers) -> pa.Array:
+    """The same with an empty key for messages to which theirs makes no difference; those that are no keys stay."""
+    texts = keys.dictionary_decode() if pa.types.is_dictionary(keys.type) else keys
+    is_fine = pc.less_equal(pc.binary_length(texts), SHORT_STRING_BYTES).fill_null(False)
+    return pc.if_else(pc.and_(pa.array(is_keyless), is_fine), pa.scalar("", texts.type), texts)
 
 
 def _without_plain(headers: list[str | None], of_row: Integers) -> tuple[list[str | None], Integers]:
@@ -174,7 +188,10 @@ def _encode(column: pa.Array) -> tuple[pa.Array, Integers]:
 
 
 class Outcomes:
-    """What becomes of each signature: its deliveries, or one row that says there is none. Kept from batch to batch."""
+    """What becomes of each signature: its deliveries, or one row that says there is none. Kept from batch to batch.
+
+    Of an order it depends on the topology and on what is asked for, not on where the columns are.
+    """
 
     def __init__(self, order: Order, router: Router) -> None:
         self._order = order
@@ -182,6 +199,16 @@ class Outcomes:
         self._classes: KeyClasses | None = None
         self._columns: list[pa.Array] | None = None
         self._forget()
+
+    @classmethod
+    def kept_for(cls, order: Order) -> Outcomes:
+        """Those of this worker process for such an order: what one task found out, the next one knows."""
+        asked = (order.topology.digest, order.topology.vhost, order.unroutable, order.settings, order.bindings)
+        if asked not in _kept:
+            if len(_kept) >= ROUTERS_KEPT:
+                _kept.clear()
+            _kept[asked] = cls(order, order.topology.router())
+        return _kept[asked]
 
     def distinct_keys(self, column: pa.Array) -> tuple[list[str | None], Integers]:
         """Keys that stand for all keys of a column, and for each row the number of its own."""
@@ -270,6 +297,9 @@ class Outcomes:
             if binding.is_to_queue:
                 by_queue[binding.destination].append(str(binding))
         return [sorted(names) for names in by_queue.values()]
+
+
+_kept: dict[tuple[object, ...], Outcomes] = {}
 
 
 def matched_bindings(router: Router, exchange: str, key: str, headers: Mapping[str, FieldValue]) -> Collection[Binding]:

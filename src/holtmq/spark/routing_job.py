@@ -26,7 +26,7 @@ from pyspark.sql.types import (
 from holtmq.errors import InvalidValueError
 from holtmq.routing import Router
 from holtmq.spark.deliveries import make_order, route
-from holtmq.spark.messages import DEFAULT_COLUMNS, Columns, Signature
+from holtmq.spark.messages import DEFAULT_COLUMNS, Columns, Matters, Signature
 from holtmq.spark.parquet import Counts, Source, route_files
 from holtmq.spark.routes import Unroutable
 from holtmq.topology import DEFAULT_VHOST, Topology
@@ -75,9 +75,10 @@ def route_job(
     asked = {"vhost": vhost, "exchange": exchange, "columns": columns, "unroutable": unroutable}
     if format == target_format == "parquet" and not options and mode != "ignore" and tuple(partition_by) in ((), ("queue",)):
         router = Router(topology, vhost)
-        signature = Signature.of(messages, columns, exchange, router.header_names())
+        matters = Matters.to(router)
+        signature = Signature.of(messages, columns, exchange, matters._replace(keyless=frozenset()))  # the tasks see to that
         order = make_order(
-            topology, router, signature, exchange, messages.columns, unroutable, settings=settings, bindings=bindings
+            topology, router, matters, signature, exchange, messages.columns, unroutable, settings=settings, bindings=bindings
         )
         files = _files(spark, source, messages, signature, columns)
         if files is not None:

@@ -16,7 +16,7 @@ from holtmq.errors import HoltmqError
 from holtmq.routing import Router
 from holtmq.spark.comparison import count_signatures
 from holtmq.spark.deliveries import route
-from holtmq.spark.messages import DEFAULT_COLUMNS, Columns, Signature
+from holtmq.spark.messages import DEFAULT_COLUMNS, Columns, Matters, Signature
 from holtmq.spark.reports.outcome import KeyVolume, Overlap, Report, Series, Volume
 from holtmq.spark.routes import NULL_EXCHANGE, NULL_KEY, PackedTopology, matched_bindings, read_headers
 from holtmq.spark.times import message_time
@@ -57,7 +57,8 @@ def report(
 ) -> Report:
     """Measure these messages against this topology. Runs the jobs; `shown` is the length of the longest lists."""
     router = Router(topology, vhost)
-    signature = Signature.of(messages, columns, exchange, router.header_names())
+    matters = Matters.to(router)._replace(keyless=frozenset())  # keys are to be shown
+    signature = Signature.of(messages, columns, exchange, matters)
     size = F.octet_length(messages[body]) if body in messages.columns else F.lit(0)
     total_bytes = F.coalesce(F.sum(size), F.lit(0)).cast("long")
     time = message_time(messages)
