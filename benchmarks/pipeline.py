@@ -60,7 +60,7 @@ def criteria(count: int) -> Topology:
 def make_messages(folder: Path, count: int, keys: int, *, headers: int = 0) -> str:
     """Messages with so many distinct keys, and sets of headers if any, in files as a Spark job would leave them."""
     generator = np.random.default_rng(keys)
-    texts_of_headers = np.array(header_texts(headers) or [None])
+    texts_of_headers = np.array(header_texts(headers) if headers else [None])
     folder.mkdir()
     rows = count // FILES
     for number in range(FILES):

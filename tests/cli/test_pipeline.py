@@ -1,14 +1,14 @@
-"""holtmq pipeline: the commands, each as a process of its own, one after the other on the same messages."""
+"""holtmq pipeline: the commands, one after the other on the same messages."""
 
 from __future__ import annotations
 
 import json
-import os
-import subprocess
 import sys
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
+from pyspark.sql import SparkSession
 
 from holtmq import Binding, Exchange, Queue, Topology
 from holtmq.cli.main import main
@@ -19,11 +19,21 @@ from tests.server.process import broker_process
 MESSAGES = 200
 
 
-def run(*arguments: str, code: int = 0) -> subprocess.CompletedProcess[str]:
-    command = [sys.executable, "-m", "holtmq", "pipeline", *arguments, "--master", "local[1]"]
-    done = subprocess.run(command, capture_output=True, text=True, timeout=120, env={**os.environ, "BROKER_PASSWORD": "guest"})
-    assert done.returncode == code, done.stderr
-    return done
+Run = Callable[..., str]
+
+
+@pytest.fixture
+def run(spark: SparkSession, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> Run:
+    """Run a command in the session that the tests have, which it must leave alone; what it prints."""
+    monkeypatch.setenv("BROKER_PASSWORD", "guest")
+
+    def run(*arguments: str, code: int = 0) -> str:
+        assert main(["pipeline", *arguments]) == code
+        printed = capsys.readouterr()
+        assert (printed.err == "") == (code in (0, 3)), printed.err
+        return printed.out + printed.err
+
+    return run
 
 
 def definitions(path: Path, *bindings: Binding) -> str:
@@ -32,7 +42,7 @@ def definitions(path: Path, *bindings: Binding) -> str:
     return str(path)
 
 
-def test_a_queue_is_archived_reported_compared_routed_and_replayed(tmp_path: Path) -> None:
+def test_a_queue_is_archived_reported_compared_routed_and_replayed(run: Run, tmp_path: Path) -> None:
     food, everything = Binding("orders", "food", "orders.food"), Binding("orders", "all", "orders.#")
     before, after = definitions(tmp_path / "before.json", food, everything), definitions(tmp_path / "after.json", everything)
     stored = str(tmp_path / "archive")
@@ -46,30 +56,33 @@ def test_a_queue_is_archived_reported_compared_routed_and_replayed(tmp_path: Pat
                 channel.publish("orders", "orders.food" if n % 4 == 0 else "orders.toys", b"%d" % n, delivery_mode=2)
             channel.settle()
         url = f"amqp://127.0.0.1:{broker.port}"
-        done = run("archive", "all", stored, "--url", url, "--user", "guest", "--password-env", "BROKER_PASSWORD", "--json")
-        assert json.loads(done.stdout)["messages"] == MESSAGES
-        assert done.stderr == ""
+        printed = run("archive", "all", stored, "--url", url, "--user", "guest", "--password-env", "BROKER_PASSWORD", "--json")
+        assert json.loads(printed)["messages"] == MESSAGES
 
         page = tmp_path / "report.html"
-        done = run("report", stored, "--definitions", before, "--html", str(page), "--title", "Orders")
-        assert "200 messages, 250 deliveries, 2 keys; 0 unroutable, 0 malformed" in done.stdout
+        printed = run("report", stored, "--definitions", before, "--html", str(page), "--title", "Orders")
+        assert "200 messages, 250 deliveries, 2 keys; 0 unroutable, 0 malformed" in printed
         assert "<title>Orders" in page.read_text()
+        assert json.loads(run("report", stored, "--definitions", before, "--json"))["deliveries"] == 250
 
-        done = run("compare", stored, "--before", before, "--after", after, "--fail-above", "10", code=3)
-        assert "50 of 200 messages (25.0 %) would go elsewhere" in done.stdout
+        printed = run("compare", stored, "--before", before, "--after", after, "--fail-above", "10", code=3)
+        assert "50 of 200 messages (25.0 %) would go elsewhere" in printed
+        assert json.loads(run("compare", stored, "--before", before, "--after", after, "--json"))["share"] == 0.25
 
-        done = run("route", stored, str(tmp_path / "routed"), "--definitions", before, "--partition-by", "queue", "--json")
-        assert json.loads(done.stdout)["deliveries"] == 250
+        printed = run("route", stored, str(tmp_path / "routed"), "--definitions", before, "--partition-by", "queue", "--json")
+        assert json.loads(printed)["deliveries"] == 250
         assert (tmp_path / "routed" / "queue=food").is_dir()
-        done = run("route", str(tmp_path / "no such"), str(tmp_path / "x"), "--definitions", before, code=1)
-        assert done.stderr.startswith("holtmq: ")
-        assert "no such" in done.stderr
-        assert len(done.stderr.splitlines()) == 1
+        printed = run("route", str(tmp_path / "no such"), str(tmp_path / "x"), "--definitions", before, code=1)
+        assert printed.startswith("holtmq: ")
+        assert "no such" in printed
+        assert len(printed.splitlines()) == 1
 
-        done = run("replay", stored, "--url", url, "--key", "orders.food", "--rate", "1000")
-        assert "confirmed" in done.stdout
+        assert "confirmed" in run("replay", stored, "--url", url, "--key", "orders.food", "--rate", "1000")
         with Amqp(broker.port) as amqp:
             assert amqp.channel().count("all") == 50
+            amqp.channel(2).delete("all")
+        printed = run("replay", stored, "--url", url, "--key", "orders.food", code=1)
+        assert "50 of 50 messages reached no queue (the first: NO_ROUTE at exchange 'orders' with key 'orders.food')" in printed
 
 
 @pytest.mark.parametrize(

@@ -205,3 +205,20 @@ def test_an_x_match_that_means_nothing_is_refused_and_not_bound() -> None:
     with pytest.raises(InvalidValueError, match="'x-match' must be one of all, any, all-with-x, any-with-x, got string 'some'"):
         router.bind(Binding("h", "q", "", {"x-match": "some"}))
     assert router.to_topology().bindings == ()
+
+
+def test_what_can_make_a_difference_is_known_for_the_whole_way() -> None:
+    exchanges = (
+        Exchange("all", "fanout"),
+        Exchange("desks", "headers"),
+        Exchange("by-key", "direct"),
+        Exchange("alone", "fanout"),
+    )
+    bindings = (
+        Binding("all", "desks", destination_type="exchange"),
+        Binding("desks", "q", "", {"x-match": "any", "vip": True, "level": None}),
+        Binding("alone", "by-key", destination_type="exchange"),
+    )
+    router = Router(Topology(exchanges, (Queue("q"),), bindings))
+    assert router.header_names() == {"vip", "level"}
+    assert router.keyless_exchanges() == {"all", "desks", "amq.fanout", "amq.headers", "amq.match"}

@@ -272,6 +272,14 @@ def test_small_files_are_merged_and_duplicates_go(spark: SparkSession, tmp_path:
     assert compact(spark, str(target)) == (0, 0)
 
 
+def test_the_newest_batch_is_not_merged_for_it_may_be_written_again(spark: SparkSession, tmp_path: Path) -> None:
+    for n in range(9):
+        pq.write_table(pa.table({"n": [n]}), tmp_path / f"batch-{n:09}-000.snappy.parquet")
+    assert compact(spark, str(tmp_path)) == (8, 0)
+    assert {path.name.split("-")[0] for path in tmp_path.glob("*.parquet")} == {"merged", "batch"}
+    assert (tmp_path / "batch-000000008-000.snappy.parquet").exists()
+
+
 def test_a_compaction_that_was_cut_short_is_completed(
     spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

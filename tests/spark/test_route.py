@@ -183,6 +183,21 @@ def test_cc_and_bcc_add_keys(spark: SparkSession, plan: Any) -> None:
         assert [n for n, queue in pairs(route(rows, topology, exchange="orders", plan=plan)) if queue == "food"] == [0, 1, 2]
 
 
+@pytest.mark.parametrize("plan", PLANS)
+def test_where_keys_make_no_difference_they_must_still_be_keys(spark: SparkSession, plan: Any) -> None:
+    topology = Topology(
+        (Exchange("all", "fanout"), Exchange("some", "topic")),
+        (Queue("q"),),
+        (Binding("all", "q"), Binding("some", "q", "a.#")),
+    )
+    keys = ["a", "b", None, "x" * 256]
+    rows = [(n, exchange, key) for n, (exchange, key) in enumerate((e, k) for e in ("all", "some") for k in keys)]
+    routed = route(spark.createDataFrame(rows, "id int, exchange string, routing_key string"), topology, plan=plan)
+    assert [n for n, queue in pairs(routed) if queue] == [0, 1, 4]
+    assert sorted(row["id"] for row in routed.collect() if row["reason"]) == [2, 3, 6, 7]
+    assert {row["routing_key"] for row in routed.collect()} == {*keys}
+
+
 def test_other_column_names_and_types_will_do(spark: SparkSession) -> None:
     topology = Topology((Exchange("7", "direct"),), (Queue("q"),), (Binding("7", "q", "42"),))
     rows = spark.createDataFrame([(0, 42, 7), (1, 43, 7)], "id int, k int, x int")

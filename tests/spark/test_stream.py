@@ -8,8 +8,10 @@ from typing import Any
 import pytest
 from pyspark.errors import PySparkException, StreamingQueryException
 from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql.streaming.datasource import ReadAllAvailable
 from pyspark.sql.streaming.query import StreamingQuery
 
+from holtmq.spark.amqp.stream import QueueStreamReader
 from tests.amqp_client import Amqp, Channel
 from tests.server.process import broker_process
 from tests.spark.conftest import LiveBroker, amqp_options, wait_until
@@ -152,6 +154,30 @@ def test_a_spool_that_lost_acknowledged_messages_is_an_error(
         to_files(rows, tmp_path).awaitTermination()
 
 
+def test_segments_that_were_numbered_but_not_planned_are_not_lost(
+    live: LiveBroker, channel: Channel, queue: str, tmp_path: Path
+) -> None:
+    """As after a crash between the answer of the source and Spark's note of it."""
+    put(channel, queue, range(100))
+    options = amqp_options(live, queue=queue, ack="spool", spool=tmp_path)
+    start = {"segment": 0, "tick": 0}
+    for _ in range(2):
+        reader = QueueStreamReader(options)
+        try:
+            wait_until(lambda reader=reader: reader.latestOffset(start, ReadAllAvailable()) != start)  # type: ignore[misc]
+        finally:
+            reader.stop()
+    fresh = QueueStreamReader(options)
+    try:
+        end = fresh.latestOffset(start, ReadAllAvailable())
+        rows = [
+            row for partition in fresh.partitions(start, end) for batch in fresh.read(partition) for row in batch.to_pylist()
+        ]
+    finally:
+        fresh.stop()
+    assert sorted(int(row["body"]) for row in rows) == list(range(100))
+
+
 def test_a_broker_that_is_killed_and_comes_back_goes_on_being_read(spark: SparkSession, tmp_path: Path) -> None:
     with broker_process(tmp_path / "broker.db") as broker:
         live = LiveBroker("holtmq", broker.port)
@@ -177,7 +203,7 @@ def test_a_broker_that_is_killed_and_comes_back_goes_on_being_read(spark: SparkS
         ({"queue": "nothing"}, "no queue 'nothing'"),
         ({"queue": "q", "ack": "never"}, "option 'ack' must be one of commit, spool, got 'never'"),
         ({"queue": "q", "ack": "spool"}, "expected the option 'spool', got none"),
-        ({"queue": "q", "prefetch": "0"}, "option 'prefetch' must be a whole number from 1, got '0'"),
+        ({"queue": "q", "prefetch": "0"}, "option 'prefetch' must be a whole number from 1 to 65535, got '0'"),
     ],
 )
 def test_bad_options_are_told_in_words(

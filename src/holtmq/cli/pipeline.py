@@ -51,7 +51,9 @@ class Setting:
         except ImportError as error:
             raise PipelineError(f"the pipeline needs Spark: pip install 'holtmq[spark]' ({error})") from error
         from pyspark.errors import PySparkException
+        from pyspark.sql import SparkSession
 
+        is_ours = SparkSession.getActiveSession() is None
         spark = session(self.master, app_name=f"holtmq {what}", config=dict(_pairs(self.conf)))
         try:
             with SparkProgress(spark, what) as progress:
@@ -59,7 +61,8 @@ class Setting:
         except PySparkException as error:
             raise PipelineError(tell_spark_error(str(error))) from error
         finally:
-            spark.stop()
+            if is_ours:
+                spark.stop()
 
 
 def tell_spark_error(text: str) -> str:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from typing import NamedTuple
 
@@ -104,7 +104,7 @@ class Publisher:
             self._sent += count
             time.sleep(max(0.0, self._started + self._sent / self._rate - now))
 
-    def _attempt(self, step) -> None:  # type: ignore[no-untyped-def]
+    def _attempt(self, step: Callable[[Connection], None]) -> None:
         """Do something that may find the connection broken; if it does, connect anew and send what was not confirmed."""
         try:
             step(self._connected())

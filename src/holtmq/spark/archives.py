@@ -30,6 +30,7 @@ SMALL_BYTES = 32 * 1024 * 1024
 FEW_FILES = 8
 """Folders with fewer small files are left alone."""
 MERGED_BYTES = 128 * 1024 * 1024
+BATCH_NAME = len("batch-000000000")
 HIDDEN = "_holtmq"
 """Below this, beside the data, lies what is being written; readers pass over names that start with an underscore."""
 
@@ -188,7 +189,11 @@ def compact(
     filesystem, path = filesystem_of(target)
     _finish(filesystem, path)
     by_folder: dict[str, list[str]] = {}
-    for folder, name in _data_files(filesystem, path):
+    found = list(_data_files(filesystem, path))
+    newest = max((name[:BATCH_NAME] for _, name in found if name.startswith("batch-")), default=None)
+    for folder, name in found:
+        if name[:BATCH_NAME] == newest:
+            continue  # Spark may write this batch again, and must find its files to replace them
         place = "/".join(part for part in (path, folder, name) if part)
         if filesystem.get_file_info(place).size < small_bytes:
             by_folder.setdefault(folder, []).append(place)

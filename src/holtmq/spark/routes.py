@@ -179,7 +179,8 @@ def _is_plain(text: str) -> bool:
 
 
 def _encode(column: pa.Array) -> tuple[pa.Array, Integers]:
-    encoded = column if pa.types.is_dictionary(column.type) else column.dictionary_encode(null_encoding="encode")
+    """The distinct values, null last if there is one, and for each row the number of its value."""
+    encoded = column if pa.types.is_dictionary(column.type) else column.dictionary_encode()
     values, indices = encoded.dictionary, encoded.indices
     if indices.null_count:
         indices = indices.fill_null(len(values))
@@ -213,11 +214,15 @@ class Outcomes:
     def distinct_keys(self, column: pa.Array) -> tuple[list[str | None], Integers]:
         """Keys that stand for all keys of a column, and for each row the number of its own."""
         keys, of_row = _encode(column)
-        if len(keys) < CLASSES_FROM or len(keys) * 4 < len(column) or keys.null_count:
+        has_null = bool(keys.null_count)
+        if len(keys) < CLASSES_FROM or len(keys) * 4 < len(column) or (has_null and keys[-1].is_valid):
             return keys.to_pylist(), of_row
         self._classes = self._classes or KeyClasses(self._router)
-        stand_ins, of_key = self._classes.find(keys)
-        return stand_ins.to_pylist(), of_key[of_row]
+        stand_ins, of_key = self._classes.find(keys[:-1] if has_null else keys)
+        values = stand_ins.to_pylist()
+        if has_null:
+            values, of_key = [*values, None], np.append(of_key, len(values))
+        return values, of_key[of_row]
 
     def spread(self, signatures: list[SignatureValue], of_row: Integers) -> tuple[Integers | None, Integers]:
         """For each delivery the row that it repeats, None where all appear once; and the row of ours that says where to."""

@@ -68,9 +68,6 @@ def _configured(builder: SparkSession.Builder, settings: Mapping[str, Any]) -> S
 
 def _equip(spark: SparkSession) -> SparkSession:
     """Send our package to the executors, unless they are on this machine and import it as the driver does."""
-    if type(spark) is not SparkSession:  # Spark Connect; its class can't be imported without its own dependencies
-        spark.addArtifact(str(_package()), pyfile=True)
-        return spark
     context = spark.sparkContext
     if not str(context.master).startswith("local[") and context.master != "local":
         package = _package()

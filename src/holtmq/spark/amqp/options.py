@@ -45,13 +45,14 @@ class Options:
             raise InvalidValueError(f"option {name!r} must be one of {', '.join(choices)}, got {value!r}")
         return value
 
-    def number(self, name: str, default: int, least: int = 0) -> int:
+    def number(self, name: str, default: int, least: int = 0, most: int | None = None) -> int:
         try:
             value = int(self.text(name, str(default)))
         except ValueError:
             value = least - 1
-        if value < least:
-            raise InvalidValueError(f"option {name!r} must be a whole number from {least}, got {self.text(name)!r}")
+        if value < least or (most is not None and value > most):
+            bounds = f"from {least}" + (f" to {most}" if most is not None else "")
+            raise InvalidValueError(f"option {name!r} must be a whole number {bounds}, got {self.text(name)!r}")
         return value
 
     def is_on(self, name: str, *, default: bool) -> bool:

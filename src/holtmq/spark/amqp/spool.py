@@ -6,6 +6,7 @@ number when a micro-batch takes it, and goes when that batch is committed.
 
 from __future__ import annotations
 
+import os
 import re
 import uuid
 from collections.abc import Iterator
@@ -45,9 +46,19 @@ class Spool:
         aside = name + ".part"
         with self._filesystem.open_output_stream(aside) as stream, pa.ipc.new_file(stream, batch.schema) as writer:
             writer.write_batch(batch)
-        _sync(self._filesystem, aside)
+        self._sync(aside)
         self._filesystem.move(aside, name)
+        self._sync(self._path)
         return name
+
+    def _sync(self, path: str) -> None:
+        """On this machine's disk for good; other file systems promise that when a file is closed."""
+        if isinstance(self._filesystem, fs.LocalFileSystem):
+            descriptor = os.open(path, os.O_RDONLY)
+            try:
+                os.fsync(descriptor)
+            finally:
+                os.close(descriptor)
 
     def number(self, name: str, number: int) -> None:
         self._filesystem.move(name, self._place(number))
@@ -71,6 +82,13 @@ class Spool:
             if found and int(found.group(1)) <= number:
                 self._filesystem.delete_file(name)
 
+    def take_back(self, last: int) -> None:
+        """Make segments fresh again that got a number beyond the last one that a batch has: a crash came between the two."""
+        for name in self._names():
+            found = NUMBERED.search(name)
+            if found and int(found.group(1)) > last:
+                self._filesystem.move(name, f"{self._path}/fresh-{0:012}-{found.group(1)}.arrow")
+
     def fresh(self) -> list[tuple[str, int]]:
         """Segments that no batch has taken, oldest first, with their numbers of rows."""
         return [(name, self._rows(name)) for name in sorted(self._names()) if FRESH.search(name)]
@@ -85,15 +103,3 @@ class Spool:
 
     def _place(self, number: int) -> str:
         return f"{self._path}/segment-{number:012}.arrow"
-
-
-def _sync(filesystem: fs.FileSystem, name: str) -> None:
-    """On this machine's disk for good; other file systems promise that when a file is closed."""
-    if isinstance(filesystem, fs.LocalFileSystem):
-        import os
-
-        descriptor = os.open(name, os.O_RDONLY)
-        try:
-            os.fsync(descriptor)
-        finally:
-            os.close(descriptor)

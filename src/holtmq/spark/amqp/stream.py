@@ -26,7 +26,7 @@ from pyspark.sql.datasource import DataSourceStreamReader, InputPartition
 from pyspark.sql.streaming.datasource import ReadLimit, ReadMaxRows, SupportsTriggerAvailableNow
 
 from holtmq.errors import HoltmqError
-from holtmq.spark.amqp.batch import ready_messages
+from holtmq.spark.amqp.batch import MOST_PREFETCH, ready_messages
 from holtmq.spark.amqp.options import STREAMING, Options
 from holtmq.spark.amqp.receiver import Receiver, Segment
 from holtmq.spark.amqp.spool import Spool, SpoolError
@@ -58,7 +58,7 @@ class QueueStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         self._broker = chosen.broker()
         self._queue = chosen.text("queue")
         self._receiver_count = chosen.number("receivers", RECEIVERS, least=1)
-        self._prefetch = chosen.number("prefetch", PREFETCH, least=1)
+        self._prefetch = chosen.number("prefetch", PREFETCH, least=1, most=MOST_PREFETCH)
         window = self._prefetch * self._receiver_count
         self._most_rows = chosen.number("maxMessagesPerTrigger", max(1, window // 2), least=1)
         self._segment_rows = min(chosen.number("segmentRows", SEGMENT_ROWS, least=1), self._most_rows)
@@ -75,14 +75,13 @@ class QueueStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         return ReadMaxRows(self._most_rows)
 
     def prepareForTriggerAvailableNow(self) -> None:  # noqa: N802
-        state = self._state()
         with self._broker.connect("holtmq.spark") as connection:
-            state.target = ready_messages(connection, self._queue) + sum(rows for _, rows in state.adopted)
+            self._state().target = ready_messages(connection, self._queue)
 
     def latestOffset(self, start: dict[str, Any], limit: ReadLimit) -> dict[str, Any]:  # noqa: N802
         state = self._state()
         most = limit.max_rows if isinstance(limit, ReadMaxRows) else None
-        state.start()
+        state.start(start["segment"])
         while True:
             taken = state.take(most)
             if taken:
@@ -138,18 +137,18 @@ class _Running:
         self._receivers: list[Receiver] = []
         self.spool = Spool(reader._spool_uri or tempfile.mkdtemp(prefix="holtmq-spool-"))
         self.spool.prepare()
-        self.adopted = self.spool.fresh() if reader._keeps_spool else []
-        """Segments that were received and acknowledged before this process started."""
         self._is_started = False
 
-    def start(self) -> None:
+    def start(self, last: int) -> None:
+        """Start to receive; `last` is the segment up to which there are batches."""
         if self._is_started:
             return
         self._is_started = True
         reader = self._reader
-        if not reader._keeps_spool:
+        if reader._keeps_spool:
+            self._adopt(last)
+        else:
             self.spool.clear()
-        self._fresh.extend(Segment(name, rows, None, 0, 0) for name, rows in self.adopted)
         counter = itertools.count(time.time_ns() // 1000)
         for _ in range(reader._receiver_count):
             receiver = Receiver(
@@ -164,6 +163,13 @@ class _Running:
             )
             receiver.start()
             self._receivers.append(receiver)
+
+    def _adopt(self, last: int) -> None:
+        """Take on segments that were received, and acknowledged, before this process started."""
+        self.spool.take_back(last)
+        self._fresh.extend(Segment(name, rows, None, 0, 0) for name, rows in self.spool.fresh())
+        if self.target is not None:
+            self.target += sum(segment.rows for segment in self._fresh)
 
     def _add(self, segment: Segment) -> None:
         with self._lock:
