@@ -33,7 +33,7 @@ from tests.server.process import broker_process
 FILES = 8
 QUEUES = 100
 ROUNDS = 3
-AMQP_MESSAGES = 200_000
+AMQP_MESSAGES = 500_000
 PIKA_MESSAGES = 20_000
 NAIVE_MESSAGES, NAIVE_BINDINGS = 20_000, 1_000
 PARTS = ("route", "bindings", "headers", "scaling", "naive", "amqp")

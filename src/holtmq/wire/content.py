@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from datetime import UTC, datetime
-from functools import cached_property
+from functools import cache, cached_property
 from typing import Any, TypeAlias
 
 from holtmq.errors import FrameError
@@ -39,13 +39,9 @@ class Properties:
         self.raw = raw
         self._headers_at: int | None = None
         self._values: dict[str, Any] = {}
-        flags, at = int.from_bytes(raw[:2], "big"), 2
-        if flags & 3:
-            raise FrameError(f"expected flags of the 14 properties of class basic, got {flags:#06x}")
-        for name in NAMES:
-            if flags & 0x8000:
-                at = self._read(name, at)
-            flags <<= 1
+        at = 2
+        for name in present_properties(raw[:2]):
+            at = self._read(name, at)
         if at != len(raw):
             raise FrameError(f"expected the properties to end after {at} bytes, got {len(raw)}")
         self.is_persistent: bool = self._values.get("delivery_mode") == PERSISTENT
@@ -101,6 +97,15 @@ class Properties:
             case _:
                 self._values[name], after = decode_short_string(raw, at)
                 return after
+
+
+@cache
+def present_properties(flags: bytes) -> tuple[str, ...]:
+    """The properties that two bytes of flags announce: few combinations occur, and looking at all 14 takes time."""
+    number = int.from_bytes(flags, "big")
+    if number & 3:
+        raise FrameError(f"expected flags of the 14 properties of class basic, got {number:#06x}")
+    return tuple(name for place, name in enumerate(NAMES) if number & 0x8000 >> place)
 
 
 def encode_properties(properties: Mapping[str, Any]) -> bytes:

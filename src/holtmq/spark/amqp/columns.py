@@ -24,13 +24,11 @@ from holtmq.client.publisher import Outgoing
 from holtmq.errors import HoltmqError, InvalidValueError
 from holtmq.spark.routes import read_headers
 from holtmq.table_json import table_to_json
-from holtmq.wire.content import NAMES, PERSISTENT, Properties, encode_properties
+from holtmq.wire.content import NAMES, PERSISTENT, encode_properties, present_properties
+from holtmq.wire.tables import LAST_SECOND, decode_table
 
-TEXTS = (
-    "content_type", "content_encoding", "correlation_id", "reply_to", "expiration", "message_id", "type", "user_id",
-    "app_id", "cluster_id",
-)  # fmt: skip
-NUMBERS = ("delivery_mode", "priority")
+_PLACES = {name: place for place, name in enumerate(NAMES)}
+_TEXTS = frozenset(NAMES) - {"headers", "delivery_mode", "priority", "timestamp"}
 JOURNEY = ("source_queue", "redelivered", "received_at")
 """Columns of the source that a sink has no use for."""
 REPLAY_HEADER = "x-holtmq-replay"
@@ -76,23 +74,48 @@ class Rows:
             return pa.RecordBatch.from_pylist([], ARROW_SCHEMA)
         _, redelivered, exchanges, keys, raw_properties, bodies = zip(*deliveries, strict=True)
         now = datetime.now(UTC)
-        columns: list[Any] = [[self._queue] * count, map(_text, exchanges), map(_text, keys), redelivered, [now] * count]
+        texts = {text: _text(text) for text in {*exchanges, *keys}}
+        columns: list[Any] = [
+            [self._queue] * count,
+            map(texts.get, exchanges),
+            map(texts.get, keys),
+            redelivered,
+            [now] * count,
+        ]
         columns += zip(*(self._known.get(raw) or self._read(raw) for raw in raw_properties), strict=True)
         columns.append(bodies)
         arrays = [pa.array(list(column), field.type) for column, field in zip(columns, ARROW_SCHEMA, strict=True)]
         return pa.RecordBatch.from_arrays(arrays, schema=ARROW_SCHEMA)
 
     def _read(self, raw: bytes) -> tuple[Any, ...]:
-        properties = Properties(raw).to_dict()
-        if "headers" in properties:
-            properties["headers"] = json.dumps(table_to_json(properties["headers"]), ensure_ascii=False)
-        if not isinstance(properties.get("timestamp"), datetime):
-            properties.pop("timestamp", None)  # beyond the year 9999, which no timestamp of Spark's can say
-        values = tuple(_text(value) if isinstance(value, str) else value for value in map(properties.get, NAMES))
+        """The values of all properties in their order; the same as `Properties` gives, at a third of the cost.
+
+        Where each message has an id of its own, this is half of what the source costs in Python (benchmarks/pipeline.py).
+        """
+        values: list[Any] = [None] * len(NAMES)
+        at = 2
+        for name in present_properties(raw[:2]):
+            place = _PLACES[name]
+            if name in _TEXTS:
+                end = at + 1 + raw[at]
+                values[place] = raw[at + 1 : end].decode("utf-8", "replace")
+                at = end
+            elif name == "headers":
+                table, at = decode_table(raw, at)
+                values[place] = json.dumps(table_to_json(table), ensure_ascii=False)
+            elif name == "timestamp":
+                seconds = int.from_bytes(raw[at : at + 8], "big")
+                # beyond the year 9999, which no timestamp of Spark's can say, it is left out
+                values[place] = datetime.fromtimestamp(seconds, UTC) if seconds <= LAST_SECOND else None
+                at += 8
+            else:
+                values[place] = raw[at]
+                at += 1
+        read = tuple(values)
         if len(self._known) >= PROPERTIES_KEPT:
             self._known.clear()
-        self._known[raw] = values
-        return values
+        self._known[raw] = read
+        return read
 
 
 def _text(value: str) -> str:
