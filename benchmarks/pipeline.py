@@ -1,6 +1,6 @@
 """The pipeline beside a Spark job that only copies, and beside plain pika loops: python -m benchmarks.pipeline [PART …]
 
-Parts: route, bindings, headers, scaling, naive, amqp; all of them unless told. Messages have the columns of an archive and
+Parts: route, bindings, headers, scaling, memory, naive, amqp; all of them unless told. Messages have the columns of an archive and
 bodies of 200 bytes, which do not compress well; each reaches one queue, so that copying and routing write as many rows. Each
 round runs everything once, one after the other; the fastest round counts.
 """
@@ -8,6 +8,7 @@ round runs everything once, one after the other; the fastest round counts.
 from __future__ import annotations
 
 import argparse
+import multiprocessing
 import os
 import random
 import resource
@@ -36,7 +37,7 @@ ROUNDS = 3
 AMQP_MESSAGES = 500_000
 PIKA_MESSAGES = 20_000
 NAIVE_MESSAGES, NAIVE_BINDINGS = 20_000, 1_000
-PARTS = ("route", "bindings", "headers", "scaling", "naive", "amqp")
+PARTS = ("route", "bindings", "headers", "scaling", "memory", "naive", "amqp")
 
 
 def topics(count: int) -> Topology:
@@ -265,20 +266,35 @@ def pika_consume(url: str, count: int) -> None:
 
 
 def bench_scaling(folder: Path, few: str, rounds: int) -> None:
-    """From one core to two, and how much memory it takes. A session of its own for each number of cores."""
+    """From one core to two. A session of its own for each number of cores."""
     topology = topics(10_000)
     times = {}
     for cores in (1, 2):
         spark = session(f"local[{cores}]")
         bench = Bench(spark, folder, rounds)
         times[cores] = bench.rounds_of(route=bench.route(few, topology), job=bench.job(few, topology))
-        if cores == 2:
-            java, workers = memory_mib()
         spark.stop()
     for name, label in (("route", "route()"), ("job", "the route job")):
         tell(f"{label}: one core / two", times[1][name], times[2][name])
-    driver = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss // 1024
-    print(f"\nMemory after that, MiB: driver's Python {driver}, its Java {java}, each Python worker {workers}", flush=True)
+
+
+def bench_memory(folder: Path, messages: int) -> None:
+    """The most memory that each process has had after routing some messages, and five times as many; in a fresh process."""
+    print("\n| memory after both, MiB | driver's Python | Java (heap 4 GB) | the largest Python worker |\n|---|---|---|---|")
+    for count in (messages // 5, messages):
+        source = make_messages(folder / f"memory-{count}", count, 2_000_000)
+        with multiprocessing.get_context("spawn").Pool(1) as pool:
+            sizes = pool.apply(_route_and_measure, (source, str(folder / "out")))
+        print(f"| {count:,} messages, 2,000,000 keys | " + " | ".join(f"{size:,}" for size in sizes) + " |", flush=True)
+
+
+def _route_and_measure(source: str, target: str) -> tuple[int, int, int]:
+    bench = Bench(session("local[2]"), Path(target).parent, 1)
+    topology = topics(10_000)
+    bench.rounds_of(route=bench.route(source, topology), job=bench.job(source, topology))
+    sizes = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss // 1024, *memory_mib()
+    bench.spark.stop()
+    return sizes
 
 
 def memory_mib() -> tuple[int, int]:
@@ -333,6 +349,8 @@ def run_parts(folder: Path, parts: Sequence[str], messages: int, rounds: int) ->
     bench.spark.stop()
     if "scaling" in parts:
         bench_scaling(folder, few, rounds)
+    if "memory" in parts:
+        bench_memory(folder, messages)
 
 
 if __name__ == "__main__":

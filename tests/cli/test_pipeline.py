@@ -23,9 +23,8 @@ Run = Callable[..., str]
 
 
 @pytest.fixture
-def run(spark: SparkSession, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> Run:
+def run(spark: SparkSession, capsys: pytest.CaptureFixture[str]) -> Run:
     """Run a command in the session that the tests have, which it must leave alone; what it prints."""
-    monkeypatch.setenv("BROKER_PASSWORD", "guest")
 
     def run(*arguments: str, code: int = 0) -> str:
         assert main(["pipeline", *arguments]) == code
@@ -45,7 +44,8 @@ def definitions(path: Path, *bindings: Binding) -> str:
 def test_a_queue_is_archived_reported_compared_routed_and_replayed(run: Run, tmp_path: Path) -> None:
     food, everything = Binding("orders", "food", "orders.food"), Binding("orders", "all", "orders.#")
     before, after = definitions(tmp_path / "before.json", food, everything), definitions(tmp_path / "after.json", everything)
-    stored = str(tmp_path / "archive")
+    stored, password = str(tmp_path / "archive"), tmp_path / "password"
+    password.write_text("guest\n")
     with broker_process(tmp_path / "broker.db") as broker:
         with Amqp(broker.port) as amqp:
             channel = amqp.channel()
@@ -56,7 +56,7 @@ def test_a_queue_is_archived_reported_compared_routed_and_replayed(run: Run, tmp
                 channel.publish("orders", "orders.food" if n % 4 == 0 else "orders.toys", b"%d" % n, delivery_mode=2)
             channel.settle()
         url = f"amqp://127.0.0.1:{broker.port}"
-        printed = run("archive", "all", stored, "--url", url, "--user", "guest", "--password-env", "BROKER_PASSWORD", "--json")
+        printed = run("archive", "all", stored, "--url", url, "--user", "guest", "--password-file", str(password), "--json")
         assert json.loads(printed)["messages"] == MESSAGES
 
         page = tmp_path / "report.html"

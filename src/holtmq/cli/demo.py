@@ -72,7 +72,8 @@ def demo(folder: Path) -> None:
     archived = _use_spark(topology, folder)
     show(
         f"\nSummary: {len(topology.exchanges)} exchanges, {len(topology.queues)} queues, {len(topology.bindings)} bindings, "
-        f"{len(findings)} weak spot;\n{consumed} by file, {served} by broker, {MESSAGES:,} routed, {archived:,} archived."
+        f"{len(findings)} weak spot;\n"
+        f"{consumed} messages by file, {served} by broker, {MESSAGES:,} routed, {archived:,} archived."
     )
 
 

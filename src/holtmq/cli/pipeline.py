@@ -319,8 +319,8 @@ def _conclude(summary: dict[str, Any], *, as_json: bool) -> None:
 
 def show_comparison(comparison: Comparison) -> None:
     percent = f"{100 * comparison.share:.1f} %"
-    show(f"{comparison.affected:,} of {comparison.messages:,} messages ({percent}) would go elsewhere,")
-    show(f"by {comparison.keys_affected:,} routing keys.")
+    keys = f"{comparison.keys_affected:,} routing key{'' if comparison.keys_affected == 1 else 's'}"
+    show(f"{comparison.affected:,} of {comparison.messages:,} messages ({percent}) would go elsewhere; {keys}.")
     facts = {
         "gain a queue": comparison.gaining,
         "lose a queue": comparison.losing,
