@@ -1,8 +1,8 @@
 """The pipeline beside a Spark job that only copies, and beside plain pika loops: python -m benchmarks.pipeline [PART …]
 
-Parts: route, bindings, headers, scaling, memory, naive, amqp; all of them unless told. Messages have the columns of an archive and
-bodies of 200 bytes, which do not compress well; each reaches one queue, so that copying and routing write as many rows. Each
-round runs everything once, one after the other; the fastest round counts.
+Parts: route, bindings, headers, scaling, memory, naive, amqp; all of them unless told. Messages have the columns of an
+archive and bodies of 200 bytes, which do not compress well; each reaches one queue, so that copying and routing write as
+many rows. Each round runs everything once, one after the other; the fastest round counts.
 """
 
 from __future__ import annotations
