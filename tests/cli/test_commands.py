@@ -87,10 +87,11 @@ def test_bench_without_a_broker_says_so(holtmq_broker: TestBroker, uri: str, exp
     assert len(done.stderr.splitlines()) == 1
 
 
-def test_demo_runs_to_its_summary() -> None:
-    done = holtmq("demo")
+def test_demo_runs_to_its_summary(tmp_path: Path) -> None:
+    done = holtmq("demo", "--folder", tmp_path)
     assert (done.returncode, done.stderr) == (0, "")
-    assert done.stdout.rstrip().splitlines()[-1].startswith("Summary: ")
+    assert done.stdout.rstrip().splitlines()[-2].startswith("Summary: ")
+    assert (tmp_path / "report.html").exists()
 
 
 @pytest.mark.parametrize(

@@ -10,8 +10,16 @@ from pathlib import Path
 
 import pytest
 
+from holtmq.spark import register
 from tests.amqp_client import Amqp, Channel
 from tests.server.process import broker_process
+
+
+@pytest.fixture(autouse=True)
+def _registered(request: pytest.FixtureRequest) -> None:
+    """Py4J may serve this thread by another one than before, which then knows of no active session."""
+    if "spark" in request.fixturenames:
+        register(request.getfixturevalue("spark"))
 
 
 @dataclass(frozen=True, slots=True)

@@ -69,6 +69,7 @@ def test_rows_that_were_read_are_published_as_they_were(
         if event
     ]
     channel.nack(0, multiple=True)
+    channel.settle()
     write(read(spark, live, queue=queue, mode="drain"), live)
     after = [(event.properties, event.body) for event in (channel.get(queue), channel.get(queue)) if event]
     assert sorted(after, key=str) == sorted([(before[0][0], b"\x00body"), ({"delivery_mode": 2}, b"")], key=str)

@@ -36,5 +36,12 @@ class AmqpSource(DataSource):
 
 
 def register(spark: SparkSession) -> None:
-    """Make `format("amqp")` known: `spark.read`, `readStream`, `write` and `writeStream`."""
+    """Make `format("amqp")` known: `spark.read`, `readStream`, `write` and `writeStream`.
+
+    To write, Spark looks for the name in the session that is active in the calling thread, so that is made this one. In
+    another thread, call this again.
+    """
     spark.dataSource.register(AmqpSource)
+    java = spark.sparkContext._jvm
+    assert java is not None
+    java.SparkSession.setActiveSession(spark._jsparkSession)
