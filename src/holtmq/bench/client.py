@@ -49,6 +49,8 @@ class Client(asyncio.Protocol):
 
     @classmethod
     async def connect(cls, address: Address) -> Client:
+        if address.tls is not None:
+            raise LoadError(f"expected an address without TLS, got {address}")
         loop = asyncio.get_running_loop()
         try:
             _, client = await loop.create_connection(cls, address.host, address.port)
