@@ -12,6 +12,7 @@ import json
 import uuid
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any, NamedTuple
 
 import pyarrow as pa
@@ -114,21 +115,15 @@ def _stays(column: pq.ColumnChunkMetaData) -> bool:
 def filesystem_of(uri: str) -> tuple[fs.FileSystem, str]:
     """The file system and path that a URI, or a path of this machine, names."""
     try:
-        return fs.FileSystem.from_uri(uri) if "://" in uri else (fs.LocalFileSystem(), _absolute(uri))
+        return (
+            fs.FileSystem.from_uri(uri)
+            if "://" in uri
+            else (fs.LocalFileSystem(), str(Path(uri.removeprefix("file:")).absolute()))
+        )
     except (pa.ArrowInvalid, OSError) as error:
         raise InvalidValueError(
             f"expected a path, or a URI of a file system that Arrow can open, got {uri!r}: {error}"
         ) from error
-
-
-def _absolute(path: str) -> str:
-    return str(fs.LocalFileSystem().normalize_path(path)) if path.startswith("/") else _from_here(path)
-
-
-def _from_here(path: str) -> str:
-    from pathlib import Path
-
-    return str(Path(path.removeprefix("file:")).absolute())
 
 
 @dataclass(frozen=True, slots=True)
