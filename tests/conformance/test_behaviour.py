@@ -14,7 +14,7 @@ from tests.peers.rabbitmq import RabbitMQ
 
 @pytest.fixture(scope="module")
 def broker() -> Iterator[TestBroker]:
-    with running_broker(log_level="error") as broker:
+    with running_broker() as broker:
         yield broker
 
 

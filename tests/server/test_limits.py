@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Iterator
 from contextlib import suppress
 from pathlib import Path
@@ -22,7 +23,6 @@ def broker() -> Iterator[TestBroker]:
         "max_connections": 3,
         "max_message_bytes": 1000,
         "handshake_timeout_s": 0.3,
-        "log_level": "error",
     }
     with running_broker(**settings) as broker:
         yield broker
@@ -56,7 +56,7 @@ def test_a_client_that_does_not_log_in_is_dropped(broker: TestBroker) -> None:
 
 
 def test_heartbeats_are_sent_and_their_absence_is_noticed() -> None:
-    with running_broker(log_level="error") as broker, Amqp(broker.port, heartbeat=1) as amqp:
+    with running_broker() as broker, Amqp(broker.port, heartbeat=1) as amqp:
         assert amqp.read_frame(5)[0] == HEARTBEAT
         assert amqp.is_at_end()
 
@@ -148,3 +148,14 @@ def test_the_pytest_fixture_gives_a_broker(holtmq_broker: TestBroker) -> None:
     with Amqp(holtmq_broker.port) as amqp:
         amqp.channel().call(wire.QueueDeclare(0, "q"), wire.QueueDeclareOk)
     assert holtmq_broker.url == f"amqp://guest:guest@127.0.0.1:{holtmq_broker.port}/%2F"
+
+
+def test_a_shutdown_with_clients_on_is_no_warning(caplog: pytest.LogCaptureFixture) -> None:
+    with caplog.at_level(logging.INFO, "holtmq"):
+        with running_broker() as broker:
+            client = Amqp(broker.port)
+        client.drop()
+    told = [(record.levelname, record.getMessage()) for record in caplog.records if "closing" in record.getMessage()]
+    assert len(told) == 1
+    assert told[0][0] == "INFO"
+    assert "shutdown" in told[0][1]

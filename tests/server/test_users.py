@@ -51,7 +51,7 @@ def definitions(tmp_path: Path) -> Path:
 
 @pytest.fixture
 def broker(definitions: Path) -> Iterator[TestBroker]:
-    with running_broker(definitions=str(definitions), log_level="error") as broker:
+    with running_broker(definitions=str(definitions)) as broker:
         yield broker
 
 
@@ -143,7 +143,7 @@ def certificates(authority: trustme.CA, tmp_path: Path) -> dict[str, str]:
 
 
 def tls_port(path: Path, **settings: object) -> Iterator[int]:
-    config = Config(data=":memory:", amqp_port=0, tls_port=0, log_level="error", **settings)  # type: ignore[arg-type]
+    config = Config(data=":memory:", amqp_port=0, tls_port=0, **settings)  # type: ignore[arg-type]
     with running(config) as server:
         yield int(server.addresses[1].rsplit(":", 1)[1])
 

@@ -170,7 +170,7 @@ def _use_spark(topology: Topology, folder: Path) -> int:
     with TemporaryDirectory(prefix="holtmq-demo-") as name:
         definitions, stored = Path(name) / "shop.json", str(Path(name) / "archive")
         definitions.write_text(json.dumps(topology.to_definitions()))
-        with running_broker(Path(name) / "shop.db", definitions=str(definitions), log_level="error") as broker:
+        with running_broker(Path(name) / "shop.db", definitions=str(definitions)) as broker:
             published = publish(spark.range(ORDERS).selectExpr(*A_DAY_OF_ORDERS), url=broker.url)
             summary = archive(spark, "audit-log", stored, url=broker.url)
         show(f"{published.confirmed:,} orders published and confirmed; {summary.messages:,} archived from the queue audit-log")

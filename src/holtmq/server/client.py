@@ -15,6 +15,7 @@ from holtmq.broker.session import Session
 from holtmq.errors import (
     AmqpError,
     CommandInvalidError,
+    ConnectionForcedError,
     LoginRefusedError,
     MalformedLoginError,
     NotImplementedByBrokerError,
@@ -166,7 +167,8 @@ class Client(asyncio.Protocol):
         self._later(CLOSE_TIMEOUT_S, self._transport.abort)
         reason = self.connection.close_reason
         if reason is not None:
-            log.warning("closing %s: %s %s", self.name, reason.reply_code, reason)
+            level = logging.INFO if isinstance(reason, ConnectionForcedError) else logging.WARNING  # a wish of ours
+            log.log(level, "closing %s: %s %s", self.name, reason.reply_code, reason)
 
     def _later(self, delay_s: float, call: Any) -> None:
         self._timers = [timer for timer in self._timers if not timer.cancelled()]
