@@ -32,7 +32,7 @@ bench: $(READY)  ## measure against peers; numbers and plots go to benchmarks/
 	$(BIN)/python -m benchmarks.pipeline
 
 lock:  ## choose the newest versions that fit pyproject.toml; needs uv
-	uv pip compile pyproject.toml --group dev --extra spark --universal --python-version 3.11 --generate-hashes \
+	uv pip compile pyproject.toml --group dev --extra spark --extra management --universal --python-version 3.11 --generate-hashes \
 		--no-emit-index-url --no-header --no-annotate --upgrade --output-file constraints.txt
 
 clean:

@@ -54,7 +54,7 @@ def _serve(pipe: Connection, mode: str) -> None:
         mock.patch(left_alone).start()
     profile = cProfile.Profile() if mode == "profile" else None
     with tempfile.TemporaryDirectory(prefix="holtmq-bench-") as folder:
-        config = Config(data=str(Path(folder) / "b.db"), amqp_port=0)
+        config = Config(data=str(Path(folder) / "b.db"), amqp_port=0, http_port=-1)
         if profile is not None:
             profile.enable()
         run.serve(config, lambda server: pipe.send(int(server.address.rsplit(":", 1)[1])))

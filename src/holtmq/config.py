@@ -21,6 +21,13 @@ class Config:
     )
     host: str = field(default="127.0.0.1", metadata={"help": "the address to listen on; 0.0.0.0 for all of this machine"})
     amqp_port: int = field(default=5672, metadata={"help": "the port for AMQP; 0 for any that is free"})
+    http_port: int = field(default=15672, metadata={"help": "the port for the HTTP API and the pages; 0 for any, -1 for none"})
+    http_host: str = field(default="127.0.0.1", metadata={"help": "the address to listen on for HTTP"})
+    https_port: int = field(default=-1, metadata={"help": "the port for the same over TLS; 0 for any, -1 for none"})
+    stats_interval_s: float = field(default=5.0, metadata={"help": "how often rates are measured"})
+    reports: str | None = field(
+        default=None, metadata={"help": "a folder with reports of the pipeline, to be listed and opened in the pages"}
+    )
     definitions: str | None = field(default=None, metadata={"help": "a definitions file, taken in at every start"})
     durability: str = field(
         default="full", metadata={"help": "what a confirm survives: full (a power cut), normal or off (a killed process)"}
@@ -57,13 +64,17 @@ class Config:
         _require_choice("log_level", self.log_level, ("debug", "info", "warning", "error"))
         _require_range("amqp_port", self.amqp_port, 0, 65_535)
         _require_range("tls_port", self.tls_port or 0, 0, 65_535)
+        _require_range("http_port", self.http_port, -1, 65_535)
+        _require_range("https_port", self.https_port, -1, 65_535)
         _require_range("max_channels", self.max_channels, 1, 65_535)
         _require_range("max_frame_bytes", self.max_frame_bytes, 4096, 2**31)
         _require_range("max_message_bytes", self.max_message_bytes, 1, 2**31)
         _require_range("max_connections", self.max_connections, 1, 2**31)
         _require_range("heartbeat_s", self.heartbeat_s, 0, 65_535)
-        if self.tls_port is not None and not (self.tls_certificate and self.tls_key):
-            raise InvalidValueError("tls_port needs tls_certificate and tls_key, got none")
+        if not 0.05 <= self.stats_interval_s <= 3600:
+            raise InvalidValueError(f"setting 'stats_interval_s' must be from 0.05 to 3600, got {self.stats_interval_s}")
+        if (self.tls_port is not None or self.https_port >= 0) and not (self.tls_certificate and self.tls_key):
+            raise InvalidValueError("tls_port and https_port need tls_certificate and tls_key, got none")
 
     def updated(self, **changes: Any) -> Config:
         """The same with the settings that are not None in another way."""

@@ -34,7 +34,7 @@ def running_broker(data: str | Path = ":memory:", **settings: Any) -> Iterator[T
     from holtmq.config import Config
     from holtmq.server.run import running  # here, so that suites which do not use it do not wait for it
 
-    config = Config(data=str(data), **{"amqp_port": 0, **settings})
+    config = Config(data=str(data), **{"amqp_port": 0, "http_port": -1, **settings})
     with running(config) as server:
         host, port = server.address.removeprefix("amqp://").rsplit(":", 1)
         yield TestBroker(host, int(port), config.data)

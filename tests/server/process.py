@@ -33,6 +33,8 @@ class BrokerProcess:
             str(self.data),
             "--amqp-port",
             str(self.port),
+            "--http-port",
+            "-1",
             *self._options,
         ]
         self.process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)

@@ -143,7 +143,7 @@ from pathlib import Path
 from holtmq.config import Config
 from holtmq.server.run import running
 
-with running(Config(data=sys.argv[1], amqp_port=0)) as server:
+with running(Config(data=sys.argv[1], amqp_port=0, http_port=-1)) as server:
     writer = server._journal._database.connection
     pages = writer.execute("PRAGMA page_count").fetchone()[0]
     writer.execute(f"PRAGMA max_page_count = {pages + 50}")

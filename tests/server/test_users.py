@@ -143,7 +143,7 @@ def certificates(authority: trustme.CA, tmp_path: Path) -> dict[str, str]:
 
 
 def tls_port(path: Path, **settings: object) -> Iterator[int]:
-    config = Config(data=":memory:", amqp_port=0, tls_port=0, **settings)  # type: ignore[arg-type]
+    config = Config(data=":memory:", amqp_port=0, tls_port=0, http_port=-1, **settings)  # type: ignore[arg-type]
     with running(config) as server:
         yield int(server.addresses[1].rsplit(":", 1)[1])
 

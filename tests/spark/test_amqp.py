@@ -198,7 +198,7 @@ def test_tls_with_a_certificate_that_is_checked(spark: SparkSession, tmp_path: P
     issued = authority.issue_cert("127.0.0.1")
     issued.private_key_and_cert_chain_pem.write_to_path(tmp_path / "server.pem")
     pem = str(tmp_path / "server.pem")
-    config = Config(data=":memory:", amqp_port=0, tls_port=0, tls_certificate=pem, tls_key=pem)
+    config = Config(data=":memory:", amqp_port=0, http_port=-1, tls_port=0, tls_certificate=pem, tls_key=pem)
     with running(config) as server:
         plain, secure = (int(address.rsplit(":", 1)[1]) for address in server.addresses[:2])
         with Amqp(plain) as amqp:

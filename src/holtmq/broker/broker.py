@@ -8,7 +8,10 @@ is told so.
 from __future__ import annotations
 
 import heapq
+import json
+from collections.abc import Mapping
 from itertools import count
+from typing import Any
 
 from holtmq.broker.accounts import Accounts
 from holtmq.broker.channel import Channel
@@ -16,11 +19,12 @@ from holtmq.broker.journal import Journal
 from holtmq.broker.message import restore
 from holtmq.broker.queue import MessageQueue
 from holtmq.broker.session import Session
+from holtmq.broker.traffic import Churn
 from holtmq.broker.vhost import VirtualHost
 from holtmq.errors import NotAllowedError, NotFoundError
 from holtmq.message import ID_CLOCK_BITS
 from holtmq.table import require_short_string
-from holtmq.topology import Policy, Topology
+from holtmq.topology import Parameter, Policy, Topology
 from holtmq.topology.registry import PREDECLARED
 from holtmq.users import Permission, TopicPermission, User
 from holtmq.wire.content import Properties
@@ -34,7 +38,9 @@ class Broker:
         self.journal = journal
         self.is_strict_unbind = is_strict_unbind
         self.accounts = Accounts()
+        self.churn = Churn()
         self.vhosts: dict[str, VirtualHost] = {}
+        self.parameters: dict[tuple[str, str, str], Parameter] = {}
         self.now_ms = 0
         self.last_id = 0
         """The id of the last message."""
@@ -66,13 +72,17 @@ class Broker:
         except KeyError:
             raise NotFoundError(f"no vhost {name!r}") from None
 
-    def add_vhost(self, name: str) -> VirtualHost:
-        """Add a vhost, unless it is there."""
+    def add_vhost(self, name: str, metadata: Mapping[str, Any] | None = None) -> VirtualHost:
+        """Add a vhost, unless it is there; say of it what `metadata` says, unless that is nothing."""
         if name not in self.vhosts:
             require_short_string(name, "a vhost's name")
             self.vhosts[name] = VirtualHost(name, self, Topology())
-            self.journal.add_vhost(name)
-        return self.vhosts[name]
+        elif not metadata:
+            return self.vhosts[name]
+        vhost = self.vhosts[name]
+        vhost.metadata = {**vhost.metadata, **(metadata or {})}
+        self.journal.set_vhost(name, json.dumps(vhost.metadata))
+        return vhost
 
     def remove_vhost(self, name: str) -> None:
         """Remove a vhost with all that is in it. Those who are connected to it must be gone."""
@@ -83,6 +93,7 @@ class Broker:
             if exchange not in PREDECLARED:
                 vhost.delete_exchange(exchange)
         del self.vhosts[name]
+        self.parameters = {identity: kept for identity, kept in self.parameters.items() if kept.vhost != name}
         self.accounts.forget_vhost(name)
         self.journal.remove_vhost(name)
 
@@ -114,6 +125,16 @@ class Broker:
         others = [other for other in vhost.router.registry.policies if other.name != policy.name]
         vhost.set_policies([*others, policy])
         self.journal.set_policy(policy)
+
+    def set_parameter(self, parameter: Parameter) -> None:
+        if not parameter.is_global:
+            self.vhost(parameter.vhost)
+        self.parameters[parameter.identity] = parameter
+        self.journal.set_parameter(parameter)
+
+    def remove_parameter(self, parameter: Parameter) -> None:
+        self.parameters.pop(parameter.identity, None)
+        self.journal.remove_parameter(parameter)
 
     def remove_policy(self, vhost_name: str, name: str) -> None:
         vhost = self.vhost(vhost_name)

@@ -3,23 +3,23 @@
 from __future__ import annotations
 
 import secrets
-from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping
 from itertools import repeat
 from typing import TYPE_CHECKING, NamedTuple, TypeAlias
 
 from holtmq.broker.consumer import Consumer, Outlet
 from holtmq.broker.declarer import Declarer
 from holtmq.broker.message import Message, known_properties
-from holtmq.broker.publication import Destination, Publication
+from holtmq.broker.publication import Publication
 from holtmq.broker.queue import MessageQueue
 from holtmq.broker.reply import REPLY_QUEUE, ReplyDestination
 from holtmq.broker.rules import parse_expiration
+from holtmq.broker.traffic import Outflow, Published, Tallies, Way
 from holtmq.errors import (
     NotAllowedError,
     NotImplementedByBrokerError,
     PreconditionFailedError,
 )
-from holtmq.routing.route import Entry
 from holtmq.table import FieldValue, describe
 from holtmq.wire.content import Content, Properties, body_of, encode_properties, make_content
 from holtmq.wire.tables import join_table, split_table
@@ -72,9 +72,14 @@ class Channel:
         self.journal_batch = 0
         """The last batch of the journal that has a message of this channel in it."""
         self.awaits_confirm = False
+        self.tallies = Tallies()
+        self.outflow = Outflow()
+        self.returned = 0
+        """How many messages were given back because they were mandatory and no queue took them."""
         self._refused: set[int] = set()
         self._next_tag = 1
-        self._consumer_prefetch = 0
+        self.consumer_prefetch = 0
+        """The prefetch of each consumer to come; 0 is no limit."""
         self._transaction: Transaction | None = None
         self._reply: ReplyDestination | None = None
         self._properties = session.broker.properties
@@ -91,24 +96,17 @@ class Channel:
         if publication.generation != vhost.generation:
             self._resolve(publication)
         properties = self._properties.get(raw_properties) or known_properties(raw_properties, self._properties)
-        destinations, entries = publication.destinations, publication.entries
+        way = publication.way
         if not properties.is_plain:
-            properties, content, destinations, entries = self._look_closer(publication, properties, content)
+            properties, content, way = self._look_closer(publication, properties, content)
         if self._transaction is not None:
-            self._transaction.publishes.append(lambda: self._put(publication, properties, content, size, destinations, entries))
+            self._transaction.publishes.append(lambda: self._put(publication, properties, content, size, way))
             return
-        self._put(publication, properties, content, size, destinations, entries)
+        self._put(publication, properties, content, size, way)
 
-    def _put(
-        self,
-        publication: Publication,
-        properties: Properties,
-        content: Content,
-        size: int,
-        destinations: Sequence[Destination],
-        entries: Mapping[str, Entry],
-    ) -> None:
-        broker = self.broker
+    def _put(self, publication: Publication, properties: Properties, content: Content, size: int, way: Way) -> None:
+        broker, (destinations, entries, tally) = self.broker, way
+        tally.count += 1
         broker.last_id += 1
         message = Message(broker.last_id, publication.origin, properties, content, size, len(destinations))
         is_taken = True
@@ -120,6 +118,7 @@ class Channel:
                 if not destination.put(message):
                     is_taken = False
         if not destinations and publication.is_mandatory:
+            self.returned += 1
             self.outlet.give_back(message)
         if self.is_confirming:
             self._await_confirm(message, is_taken=is_taken)
@@ -155,7 +154,7 @@ class Channel:
         if vhost.is_topic(origin.exchange):
             self._require_topic(origin.exchange, origin.routing_key)
         publication.reads_headers = vhost.router.reads_headers(origin.exchange)
-        publication.destinations, publication.entries = vhost.route(origin, {})
+        publication.way = self.tallies.way(origin.exchange, *vhost.route(origin, {}))
         publication.generation = vhost.generation
 
     def _require_topic(self, exchange: str, routing_key: str) -> None:
@@ -164,7 +163,7 @@ class Channel:
 
     def _look_closer(
         self, publication: Publication, properties: Properties, content: Content
-    ) -> tuple[Properties, Content, Sequence[Destination], Mapping[str, Entry]]:
+    ) -> tuple[Properties, Content, Way]:
         """A message with properties that matter: who it says it is from, how long it lives, more routing keys, a reply."""
         parse_expiration(properties.expiration)
         user = self.session.user
@@ -172,9 +171,9 @@ class Channel:
             raise PreconditionFailedError(
                 f"user_id property set to {properties.user_id!r} but authenticated user was {user.name!r}"
             )
-        destinations, entries = publication.destinations, publication.entries
+        way, origin = publication.way, publication.origin
         if properties.has_headers and (publication.reads_headers or properties.adds_keys):
-            destinations, entries = self.vhost.route(publication.origin, properties.headers)
+            way = self.tallies.way(origin.exchange, *self.vhost.route(origin, properties.headers))
         changes: dict[str, object] = {}
         if properties.adds_keys and "BCC" in properties.headers:
             fields = split_table(properties.raw_headers())
@@ -186,7 +185,7 @@ class Channel:
             raw = encode_properties({**properties.to_dict(), **changes})
             properties = Properties(raw)
             content = make_content(raw, body_of(content))
-        return properties, content, destinations, entries
+        return properties, content, way
 
     def _require_reply(self) -> ReplyDestination:
         if self._reply is None or self._reply.consumer is None:
@@ -200,7 +199,7 @@ class Channel:
 
     def set_prefetch(self, count: int, *, is_global: bool) -> None:
         if not is_global:
-            self._consumer_prefetch = count  # for the consumers to come
+            self.consumer_prefetch = count
             return
         self.prefetch = count
         self.resume()
@@ -241,7 +240,7 @@ class Channel:
             is_auto_ack=is_auto_ack,
             is_exclusive=is_exclusive,
             priority=priority,
-            prefetch=self._consumer_prefetch,
+            prefetch=self.consumer_prefetch,
         )
         queue.add_consumer(consumer)
         self.consumers[tag] = consumer
@@ -277,9 +276,17 @@ class Channel:
         assert isinstance(queue, MessageQueue)
         self._next_tag += number
         self.outlet.deliver(consumer, first, messages, redelivered)
+        if redelivered:
+            again = sum(message.id in redelivered for message in messages)
+            self.outflow.redelivered += again
+            queue.outflow.redelivered += again
         if consumer.is_auto_ack:
+            self.outflow.sent += number
+            queue.outflow.sent += number
             queue.sent(messages)
             return
+        self.outflow.delivered += number
+        queue.outflow.delivered += number
         deliveries = zip(messages, repeat(queue), repeat(consumer), strict=False)
         self.unsettled.update(zip(range(first, self._next_tag), deliveries, strict=False))
         consumer.in_flight += number
@@ -291,6 +298,7 @@ class Channel:
 
     def send_reply(self, consumer: Consumer, message: Message) -> None:
         self.outlet.deliver(consumer, self._next_tag, (message,), ())
+        self.outflow.sent += 1
         self._next_tag += 1
 
     def get(self, queue_name: str, *, is_auto_ack: bool) -> Fetched | None:
@@ -298,11 +306,18 @@ class Channel:
         self.session.require("read", "queue", queue.name)
         queue.use()
         messages = queue.take(1)
+        flows = (self.outflow, queue.outflow)
         if not messages:
+            for flow in flows:
+                flow.fetched_in_vain += 1
             return None
         message, tag = messages[0], self._next_tag
         self._next_tag += 1
         fetched = Fetched(tag, message, queue.redelivered(message), queue.message_count)
+        for flow in flows:
+            flow.fetched += not is_auto_ack
+            flow.fetched_for_good += is_auto_ack
+            flow.redelivered += fetched.is_redelivered
         if is_auto_ack:
             queue.sent(messages)
         else:
@@ -311,6 +326,26 @@ class Channel:
             if message.stored:
                 self.broker.journal.delivered(queue.id, message.id)
         return fetched
+
+    def move(self, source_name: str, target_name: str, limit: int) -> int:
+        """Move messages from the front of a queue to the end of another; how many it were, fewer where the other is full.
+
+        They keep where they were published. Both ends of a move are in one batch of the journal.
+        """
+        source, target = self.declarer.queue(source_name), self.declarer.queue(target_name)
+        self.session.require("read", "queue", source.name)
+        self.session.require("write", "queue", target.name)
+        messages = source.take(limit)
+        for place, message in enumerate(messages):
+            self.broker.last_id += 1
+            copy = Message(self.broker.last_id, message.origin, message.properties, message.content, message.size, 1)
+            if not target.put(copy):
+                source.give_back(messages[place:])
+                messages = messages[:place]
+                break
+        source.sent(messages)
+        source.outflow.fetched_for_good += len(messages)
+        return len(messages)
 
     def ack(self, tag: int, *, multiple: bool) -> None:
         if multiple or self._transaction is not None:
@@ -332,6 +367,26 @@ class Channel:
         """Give messages back, or to the dead letters."""
         settle = MessageQueue.take_back if requeue else MessageQueue.reject
         self._settle(self._take_unsettled(tag, multiple=multiple), settle)
+
+    @property
+    def unsettled_count(self) -> int:
+        return len(self.unsettled) + (len(self._transaction.settled) if self._transaction is not None else 0)
+
+    @property
+    def is_transactional(self) -> bool:
+        return self._transaction is not None
+
+    @property
+    def uncommitted(self) -> int:
+        """How many messages were published and wait for the commit."""
+        return len(self._transaction.publishes) if self._transaction is not None else 0
+
+    @property
+    def inflow(self) -> Published:
+        """What was published here so far."""
+        unroutable = sum(tally.count for tally in self.tallies if not tally.copies)
+        published = sum(tally.count for tally in self.tallies)
+        return Published(published, self.confirmed, self.returned, unroutable - self.returned)
 
     def recover(self, *, requeue: bool) -> None:
         """Give back all that is not settled."""
@@ -365,8 +420,13 @@ class Channel:
         self._transaction.settlements.append(lambda: self._apply(deliveries.values(), settle))
 
     def _apply(self, deliveries: Iterable[Delivery], settle: Callable[[MessageQueue, Message], None]) -> None:
+        outflow = self.outflow
         for message, queue, consumer in deliveries:
             settle(queue, message)
+            if settle is MessageQueue.take_back:
+                outflow.requeued += 1
+            elif settle is MessageQueue.reject:
+                outflow.rejected += 1
             if consumer is not None:
                 consumer.in_flight -= 1
                 self.in_flight -= 1
@@ -412,6 +472,7 @@ class Channel:
         self.unsettled.clear()
         if self._reply is not None:
             del self.vhost.replies[self._reply.name]
+        self.vhost.count_closed(self)
 
 
 def _unknown(tag: int) -> PreconditionFailedError:

@@ -1,45 +1,153 @@
-"""A definitions file taken into a running broker: whatever it names is added, nothing is removed, and it can come twice."""
+"""A definitions file taken into a running broker, and what a broker has as such a file.
+
+Whatever a file names is added, nothing is removed, and it can come twice. What contradicts the broker is found before
+anything is changed.
+"""
 
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
+import re
+from collections.abc import Collection, Iterable, Mapping
 from typing import Any
 
 from holtmq.broker.broker import Broker
-from holtmq.errors import DefinitionsError
-from holtmq.topology import DEFAULT_VHOST, Topology
+from holtmq.broker.rules import QueueRules
+from holtmq.errors import DefinitionsError, HoltmqError
+from holtmq.routing.router import require_exchange_type
+from holtmq.topology import DEFAULT_VHOST, Parameter, Topology
+from holtmq.topology.registry import PREDECLARED, refuse_reserved_name
 from holtmq.users import DEFAULT_HASHING, HASHES, Permission, TopicPermission, User
+
+SERVER_NAMED = "amq.gen-"
 
 
 def import_definitions(broker: Broker, topology: Topology) -> None:
-    """Add vhosts, users, rights, policies, exchanges, queues and bindings. Users and vhosts are checked before all else."""
+    """Add vhosts, users, rights, parameters, policies, exchanges, queues and bindings."""
     sections: dict[str, list[dict[str, Any]]] = {name: json.loads(text) for name, text in topology.sections}
     users = [_user(fields, f"users[{place}]") for place, fields in enumerate(sections.get("users", []))]
-    for vhost in topology.vhosts:
-        broker.add_vhost(vhost)
-    for user in users:
-        broker.set_user(user)
-    for fields in sections.get("permissions", []):
-        broker.set_permission(Permission(fields["user"], _vhost(fields), *_patterns(fields, "configure", "write", "read")))
-    for fields in sections.get("topic_permissions", []):
-        topic = TopicPermission(fields["user"], _vhost(fields), fields.get("exchange", ""), *_patterns(fields, "write", "read"))
-        broker.set_permission(topic)
+    permissions = _permissions(sections, {user.name for user in users} | set(broker.accounts.users))
+    parameters = _parameters(sections)
+    _refuse_contradictions(broker, topology)
+    metadata = {entry["name"]: _metadata(entry) for entry in sections.get("vhosts", [])}
+    _add_accounts(broker, topology, metadata, users, permissions, parameters)
     for policy in topology.policies:
         broker.set_policy(policy)
     for exchange in topology.exchanges:
         broker.vhost(exchange.vhost).declare_exchange(exchange)
     for queue in topology.queues:
-        broker.vhost(queue.vhost).declare_queue(queue, is_named_by_server=queue.name.startswith("amq.gen-"))
+        broker.vhost(queue.vhost).declare_queue(queue, is_named_by_server=queue.name.startswith(SERVER_NAMED))
     for binding in topology.bindings:
         its_vhost = broker.vhost(binding.vhost)
         if binding.source and its_vhost.router.registry.has_ends(binding):
             its_vhost.bind(binding)
 
 
+def _add_accounts(
+    broker: Broker,
+    topology: Topology,
+    metadata: Mapping[str, Mapping[str, Any]],
+    users: Iterable[User],
+    permissions: Collection[Permission | TopicPermission],
+    parameters: Iterable[Parameter],
+) -> None:
+    for vhost in dict.fromkeys((*topology.vhosts, *(permission.vhost for permission in permissions))):
+        broker.add_vhost(vhost, metadata.get(vhost))
+    for user in users:
+        broker.set_user(user)
+    for permission in permissions:
+        broker.set_permission(permission)
+    for parameter in parameters:
+        if not parameter.is_global:
+            broker.add_vhost(parameter.vhost)
+        broker.set_parameter(parameter)
+
+
+def export_definitions(broker: Broker, vhost: str | None = None) -> dict[str, Any]:
+    """What outlives the broker: of all vhosts, or, as RabbitMQ exports it, of one."""
+    chosen = [broker.vhosts[name] for name in ([vhost] if vhost is not None else sorted(broker.vhosts))]
+    registries = [each.router.registry for each in chosen]
+    accounts = broker.accounts
+    sections = {
+        "users": [user_to_json(user) for user in accounts.users.values()],
+        "vhosts": [{"name": each.name, **each.metadata} for each in chosen],
+        "permissions": [permission_to_json(permission) for permission in accounts.permissions.values()],
+        "topic_permissions": [permission_to_json(permission) for permission in accounts.topic_permissions.values()],
+        "parameters": [parameter_to_json(each) for each in broker.parameters.values() if not each.is_global],
+        "global_parameters": [parameter_to_json(each) for each in broker.parameters.values() if each.is_global],
+    }
+    exchanges = {
+        (part.vhost, part.name): part
+        for registry in registries
+        for part in registry.exchanges.values()
+        if part.durable and part.name not in PREDECLARED
+    }
+    queues = {
+        (part.vhost, part.name): part
+        for registry in registries
+        for part in registry.queues.values()
+        if part.durable and not part.exclusive
+    }
+    lasting = {**exchanges, **{(registry.vhost, name): None for registry in registries for name in PREDECLARED}}
+    bindings = tuple(
+        binding
+        for registry in registries
+        for binding in registry.bindings()
+        if (binding.vhost, binding.source) in lasting
+        and (binding.vhost, binding.destination) in (queues if binding.is_to_queue else lasting)
+    )
+    topology = Topology(
+        tuple(exchanges.values()),
+        tuple(queues.values()),
+        bindings,
+        tuple(policy for registry in registries for policy in registry.policies),
+        tuple((name, json.dumps(entries)) for name, entries in sections.items()),
+    )
+    return topology.to_definitions(vhost=vhost)
+
+
+def user_to_json(user: User) -> dict[str, Any]:
+    return {
+        "name": user.name,
+        "password_hash": user.password_hash,
+        "hashing_algorithm": user.hashing,
+        "tags": list(user.tags),
+        "limits": {},
+    }
+
+
+def permission_to_json(permission: Permission | TopicPermission) -> dict[str, Any]:
+    named = {"user": permission.user, "vhost": permission.vhost}
+    if isinstance(permission, TopicPermission):
+        return {**named, "exchange": permission.exchange, "write": permission.write, "read": permission.read}
+    return {**named, "configure": permission.configure, "write": permission.write, "read": permission.read}
+
+
+def parameter_to_json(parameter: Parameter) -> dict[str, Any]:
+    named = {"name": parameter.name, "value": json.loads(parameter.value)}
+    return named if parameter.is_global else {**named, "vhost": parameter.vhost, "component": parameter.component}
+
+
+def require_pattern(pattern: str, path: str) -> str:
+    """A regular expression, or a refusal."""
+    try:
+        re.compile(pattern)
+    except re.error as error:
+        raise DefinitionsError(path, f"expected a regular expression, got {pattern!r}: {error}") from error
+    return pattern
+
+
+def tags_of(tags: object, path: str) -> tuple[str, ...]:
+    """The tags of a user, which are an array or, in older files, a text with commas."""
+    if isinstance(tags, str):
+        return tuple(tag.strip() for tag in tags.split(",") if tag.strip())
+    if isinstance(tags, list | tuple) and all(isinstance(tag, str) and "," not in tag for tag in tags):
+        return tuple(tags)
+    raise DefinitionsError(path, f"expected an array of strings, or one with commas between the tags, got {tags!r:.60}")
+
+
 def _user(fields: Mapping[str, Any], path: str) -> User:
-    tags = fields.get("tags", ())
-    tags = tuple(tag.strip() for tag in tags.split(",") if tag.strip()) if isinstance(tags, str) else tuple(tags)
+    tags = tags_of(fields.get("tags", ()), f"{path}.tags")
     if "password" in fields:
         return User.with_password(fields["name"], str(fields["password"]), tags)
     hashing = fields.get("hashing_algorithm", DEFAULT_HASHING)
@@ -48,9 +156,62 @@ def _user(fields: Mapping[str, Any], path: str) -> User:
     return User(fields["name"], str(fields.get("password_hash", "")), hashing, tags)
 
 
-def _vhost(fields: Mapping[str, Any]) -> str:
-    return str(fields.get("vhost", DEFAULT_VHOST))
+def _permissions(sections: Mapping[str, list[dict[str, Any]]], users: set[str]) -> list[Permission | TopicPermission]:
+    found: list[Permission | TopicPermission] = []
+    for section, rights in (("permissions", ("configure", "write", "read")), ("topic_permissions", ("write", "read"))):
+        for place, fields in enumerate(sections.get(section, [])):
+            path = f"{section}[{place}]"
+            if fields["user"] not in users:
+                raise DefinitionsError(f"{path}.user", f"expected a user of this file or broker, got {fields['user']!r}")
+            vhost = str(fields.get("vhost", DEFAULT_VHOST))
+            patterns = [require_pattern(str(fields.get(right, "")), f"{path}.{right}") for right in rights]
+            if section == "permissions":
+                found.append(Permission(fields["user"], vhost, *patterns))
+            else:
+                found.append(TopicPermission(fields["user"], vhost, str(fields.get("exchange", "")), *patterns))
+    return found
 
 
-def _patterns(fields: Mapping[str, Any], *names: str) -> tuple[str, ...]:
-    return tuple(str(fields.get(name, "")) for name in names)
+def _parameters(sections: Mapping[str, list[dict[str, Any]]]) -> list[Parameter]:
+    found = []
+    for section in ("parameters", "global_parameters"):
+        for place, fields in enumerate(sections.get(section, [])):
+            if not isinstance(fields, dict) or "name" not in fields:
+                raise DefinitionsError(f"{section}[{place}]", "expected an object with a name and a value")
+            value = json.dumps(fields.get("value"))
+            if section == "global_parameters":
+                found.append(Parameter("", str(fields["name"]), value))
+            else:
+                vhost = str(fields.get("vhost", DEFAULT_VHOST))
+                found.append(Parameter(str(fields.get("component", "unknown")), str(fields["name"]), value, vhost))
+    return found
+
+
+def _metadata(entry: Mapping[str, Any]) -> dict[str, Any]:
+    return {name: value for name, value in entry.items() if name in ("description", "tags", "default_queue_type", "metadata")}
+
+
+def _refuse_contradictions(broker: Broker, topology: Topology) -> None:
+    """Find out what would be refused half-way; declaring what is there already changes nothing."""
+    for kind, parts in (("exchanges", topology.exchanges), ("queues", topology.queues)):
+        for place, part in enumerate(parts):
+            try:
+                _refuse_contradiction(broker, kind, part)
+            except HoltmqError as error:
+                raise DefinitionsError(f"{kind}[{place}]", str(error)) from error
+
+
+def _refuse_contradiction(broker: Broker, kind: str, part: Any) -> None:
+    vhost = broker.vhosts.get(part.vhost)
+    if kind == "exchanges":
+        if vhost is not None and part.name in vhost.router.registry.exchanges:
+            vhost.router.declare_exchange(part)
+        elif part.name not in PREDECLARED:
+            refuse_reserved_name(part.name, "exchange")
+            require_exchange_type(part.type)
+    elif vhost is not None and part.name in vhost.queues:
+        vhost.router.declare_queue(part)
+    else:
+        if not part.name.startswith(SERVER_NAMED):
+            refuse_reserved_name(part.name, "queue")
+        QueueRules.of(part)

@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Protocol
 
 from holtmq.broker.message import Message, Origin
-from holtmq.routing.route import NO_ENTRIES, Entry
+from holtmq.routing.route import Entry
 
 if TYPE_CHECKING:
     from holtmq.broker.channel import Channel
+    from holtmq.broker.traffic import Way
 
 
 class Destination(Protocol):
@@ -21,7 +21,7 @@ class Destination(Protocol):
 
 
 class Publication:
-    __slots__ = ("channel", "destinations", "entries", "generation", "is_mandatory", "origin", "reads_headers")
+    __slots__ = ("channel", "generation", "is_mandatory", "origin", "reads_headers", "way")
 
     def __init__(self, channel: Channel, exchange: str, routing_key: str, *, is_mandatory: bool) -> None:
         self.channel = channel
@@ -29,6 +29,5 @@ class Publication:
         self.is_mandatory = is_mandatory
         self.generation = -1
         """The state of the vhost that the route was found in; in another one it must be found again."""
-        self.destinations: Sequence[Destination] = ()
-        self.entries: Mapping[str, Entry] = NO_ENTRIES
+        self.way: Way
         self.reads_headers = False

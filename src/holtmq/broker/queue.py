@@ -14,6 +14,7 @@ from holtmq.broker.journal import Journal
 from holtmq.broker.lane import Lane
 from holtmq.broker.message import Message
 from holtmq.broker.rules import QueueRules, parse_expiration
+from holtmq.broker.traffic import Outflow
 from holtmq.errors import AccessRefusedError
 from holtmq.message import StoredRow
 from holtmq.routing.route import Entry
@@ -81,6 +82,9 @@ class MessageQueue:
         """The connection that an exclusive queue belongs to."""
         self.consumers: list[Consumer] = []
         self.unsettled = 0
+        self.outflow = Outflow()
+        self.dropped = 0
+        """How many messages died before anybody had them: too old, too many, purged."""
         self.is_awake = False
         self.is_deleted = False
         self.delivered_to = 0
@@ -94,6 +98,7 @@ class MessageQueue:
         self._memory = 0
         self._counted_memory = 0
         self._paged_bytes = 0
+        self._recovered = 0
         self._turn = 0
         self._busy_until = 0
         self._timer: int | None = None
@@ -120,6 +125,31 @@ class MessageQueue:
         return sum(map(len, self._lanes))
 
     @property
+    def messages_in_memory(self) -> int:
+        return sum(len(lane) - lane.paged for lane in self._lanes)
+
+    @property
+    def memory(self) -> int:
+        """The bytes of bodies that it keeps in memory."""
+        return self._memory
+
+    @property
+    def active_tag(self) -> str | None:
+        """The consumer that alone gets messages, in a queue with a single active one."""
+        return self._active().tag if self.rules.is_single_active and self.consumers else None
+
+    @property
+    def acknowledged(self) -> int:
+        return self.outflow.acknowledged(self.unsettled)
+
+    @property
+    def arrived(self) -> int:
+        """How many messages were put here since the broker started."""
+        flow = self.outflow
+        gone = self.acknowledged + flow.sent + flow.fetched_for_good + flow.rejected + self.dropped
+        return self.message_count + self.unsettled + gone - self._recovered
+
+    @property
     def is_crowded(self) -> bool:
         """Whether many wait although consumers take a lot."""
         is_long = len(self._lanes[-1]) > CROWD_MESSAGES or self.message_bytes > CROWD_BYTES
@@ -142,6 +172,7 @@ class MessageQueue:
         for lane in self._lanes:
             lane.paged = counts.get(lane.priority, 0)
         self._paged_bytes, self.delivered_to, self._is_simple = bytes_in_file, delivered_to, False
+        self._recovered = self.message_count
         if next_expiry is not None:
             self._set_timer(next_expiry)
 
@@ -250,6 +281,7 @@ class MessageQueue:
         terms = self._terms.get(message.id)
         if terms is not None and terms.expires_at is not None and terms.expires_at < self._host.now_ms:
             self._memory -= message.size
+            self.dropped += 1
             self._die(message, "expired")
             return None
         return message
@@ -283,6 +315,15 @@ class MessageQueue:
             for message in messages:
                 self._forget(message)
 
+    def give_back(self, messages: list[Message]) -> None:
+        """Messages that were taken and went nowhere return to their places, as if nothing had been."""
+        for message in messages:
+            terms = self._terms.get(message.id)
+            self._lanes[self.rules.max_priority - (terms.priority if terms else 0)].take_back(message)
+            self._memory += message.size
+        self._is_simple = False
+        self._host.wake(self)
+
     def take_back(self, message: Message) -> None:
         """A message returns to its place, unless it came back too often."""
         self.unsettled -= 1
@@ -292,8 +333,10 @@ class MessageQueue:
         count = self._returns[message.id] = self._returns.get(message.id, 0) + 1
         limit = self.rules.delivery_limit
         if limit is not None and count > limit:
+            self.outflow.rejected += 1
             self._die(message, "delivery_limit")
             return
+        self.outflow.requeued += 1
         terms = self._terms.get(message.id)
         self._lanes[self.rules.max_priority - (terms.priority if terms else 0)].take_back(message)
         self._memory += message.size
@@ -313,6 +356,7 @@ class MessageQueue:
     def reject(self, message: Message) -> None:
         """A consumer does not want a message, and nobody else shall have it."""
         self.unsettled -= 1
+        self.outflow.rejected += 1
         if self.is_deleted:
             self._drop(message)
         else:
@@ -350,6 +394,7 @@ class MessageQueue:
     def purge(self) -> int:
         """Remove all ready messages; how many there were."""
         count = self.message_count
+        self.dropped += count
         unsettled = set(self._host.unsettled_ids(self))
         self._journal.purge(self.id, unsettled)
         for lane in self._lanes:
@@ -482,6 +527,7 @@ class MessageQueue:
             messages = self.take(1)
             if not messages:
                 break
+            self.dropped += 1
             self._die(messages[0], "maxlen")
 
     def _die(self, message: Message, reason: str) -> None:

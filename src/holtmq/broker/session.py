@@ -25,12 +25,14 @@ class Session:
 
     def open_channel(self, number: int, outlet: Outlet) -> Channel:
         channel = self.channels[number] = Channel(self, number, outlet)
+        self.broker.churn.channels_opened += 1
         return channel
 
     def close_channel(self, number: int) -> None:
         channel = self.channels.pop(number, None)
         if channel is not None:
             channel.close()
+            self.broker.churn.channels_closed += 1
 
     def close(self) -> None:
         """Give back what was not settled, and take exclusive queues along."""

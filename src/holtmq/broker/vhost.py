@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections import ChainMap
 from collections.abc import Collection, Mapping, Sequence
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from holtmq.broker.dead_letters import write_letter
 from holtmq.broker.message import Message, Origin, restore
@@ -12,6 +12,7 @@ from holtmq.broker.publication import Destination
 from holtmq.broker.queue import MessageQueue
 from holtmq.broker.reply import REPLY_QUEUE, ReplyDestination
 from holtmq.broker.rules import QueueRules
+from holtmq.broker.traffic import Outflow, Published, Traffic
 from holtmq.errors import NotFoundError
 from holtmq.message import StoredRow
 from holtmq.routing import Entry, Route, Router
@@ -21,6 +22,7 @@ from holtmq.wire.content import Properties, make_content
 
 if TYPE_CHECKING:
     from holtmq.broker.broker import Broker
+    from holtmq.broker.channel import Channel
     from holtmq.broker.journal import Journal
     from holtmq.broker.session import Session
 
@@ -30,9 +32,13 @@ class VirtualHost:
         self.name = name
         self.broker = broker
         self.router = Router(topology, name, strict_unbind=broker.is_strict_unbind)
+        self.metadata: dict[str, Any] = {}
+        """What people say of it: description, tags."""
         self.queues: dict[str, MessageQueue] = {}
         self.replies: dict[str, ReplyDestination] = {}
         self.sessions: set[Session] = set()
+        self._closed_traffic, self._closed_inflow, self._closed_outflow = Traffic(), Published(), Outflow()
+        self._closed_acknowledged = 0
         self.generation = 0
         """Grows with every change of topology or rights: what was found out before must be found out again."""
 
@@ -80,6 +86,7 @@ class VirtualHost:
 
     def declare_queue(self, declared: Queue, *, owner: Session | None = None, is_named_by_server: bool = False) -> MessageQueue:
         existing = self.queues.get(declared.name)
+        self.broker.churn.queues_declared += 1
         if existing is not None:
             self.router.declare_queue(declared)  # refuses what is not equal
             existing.use()
@@ -90,6 +97,7 @@ class VirtualHost:
         else:
             self.router.declare_queue(declared)
         self.generation += 1
+        self.broker.churn.queues_created += 1
         return self.open_queue(declared, self.journal.add_queue(declared), rules, owner)
 
     def open_queue(self, declared: Queue, queue_id: int, rules: QueueRules, owner: Session | None = None) -> MessageQueue:
@@ -106,6 +114,7 @@ class VirtualHost:
             if message.stored:
                 self.journal.remove(message, queue.id)
         queue.is_deleted = True
+        self.broker.churn.queues_deleted += 1
         consumers, queue.consumers = queue.consumers, []
         for consumer in consumers:
             consumer.channel.consumers.pop(consumer.tag, None)
@@ -187,6 +196,36 @@ class VirtualHost:
         for target in destinations:
             target.put(dead, entries.get(target.name))
 
+    def count_closed(self, channel: Channel) -> None:
+        """A channel goes; what it counted stays."""
+        self._closed_traffic.add(channel.tallies)
+        self._closed_traffic.forget(self.router.registry.exchanges, self.queues)
+        self._closed_inflow.add(channel.inflow)
+        self._closed_outflow.add(channel.outflow)
+        self._closed_acknowledged += channel.outflow.acknowledged(0)
+
+    @property
+    def channels(self) -> list[Channel]:
+        return [channel for session in self.sessions for channel in session.channels.values()]
+
+    def traffic(self) -> Traffic:
+        """What went through the exchanges so far."""
+        traffic = self._closed_traffic.copy()
+        for channel in self.channels:
+            traffic.add(channel.tallies)
+        return traffic
+
+    def flows(self) -> tuple[Published, Outflow, int]:
+        """What publishers did, what went out, and how much of it was acknowledged."""
+        inflow, outflow, acknowledged = Published(), Outflow(), self._closed_acknowledged
+        inflow.add(self._closed_inflow)
+        outflow.add(self._closed_outflow)
+        for channel in self.channels:
+            inflow.add(channel.inflow)
+            outflow.add(channel.outflow)
+            acknowledged += channel.outflow.acknowledged(channel.unsettled_count)
+        return inflow, outflow, acknowledged
+
     def starve(self, queue: MessageQueue) -> None:
         self.broker.starved.append(queue)
 
@@ -196,8 +235,7 @@ class VirtualHost:
     def _unsettled(self, queue: MessageQueue) -> list[Message]:
         if not queue.unsettled:
             return []
-        channels = [channel for session in self.sessions for channel in session.channels.values()]
-        return [message for channel in channels for message in channel.messages_of(queue)]
+        return [message for channel in self.channels for message in channel.messages_of(queue)]
 
 
 def _outlives_broker(queue: Queue) -> bool:

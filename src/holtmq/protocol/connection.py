@@ -157,11 +157,12 @@ class Connection:
         self._handler = handler
         self._publications: dict[bytes, Publication] = {}
         self._rest = b""
-        self._unsent = 0
+        self.unsent = 0
+        """The bytes of the output."""
 
     @property
     def is_writable(self) -> bool:
-        return self._unsent < UNSENT_BYTES and not self.is_paused
+        return self.unsent < UNSENT_BYTES and not self.is_paused
 
     def send(self, data: bytes) -> None:
         self.output.append(data)
@@ -169,15 +170,15 @@ class Connection:
 
     def sent(self, size: int) -> None:
         """So much was added to the output by the caller itself."""
-        self._unsent += size
+        self.unsent += size
         if not self.has_output:
             self.has_output = True
             self._handler.has_output()
 
     def take_output(self) -> list[bytes]:
         """What there is to send: small pieces are put together, large ones are not copied for it."""
-        output, size = self.output, self._unsent
-        self.output, self._unsent, self.has_output = [], 0, False
+        output, size = self.output, self.unsent
+        self.output, self.unsent, self.has_output = [], 0, False
         return output if size > len(output) * LARGE_PIECE else [b"".join(output)]
 
     def block(self, reason: str) -> None:

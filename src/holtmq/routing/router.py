@@ -130,8 +130,7 @@ class Router:
     def declare_exchange(self, exchange: Exchange) -> bool:
         """Add an exchange; False where an equal one exists already."""
         self._require_vhost(exchange)
-        if exchange.type not in MATCHERS:
-            raise InvalidValueError(f"unknown exchange type {exchange.type!r}, expected one of {', '.join(MATCHERS)}")
+        require_exchange_type(exchange.type)
         is_new = self.registry.declare_exchange(exchange)
         if is_new:
             self._start_matching(exchange)
@@ -298,6 +297,11 @@ class Router:
 
     def __reduce__(self) -> tuple[object, ...]:
         return _rebuild, (self.to_topology(), self.vhost, self._strict_unbind, self._cache_size)
+
+
+def require_exchange_type(type_: str) -> None:
+    if type_ not in MATCHERS:
+        raise InvalidValueError(f"unknown exchange type {type_!r}, expected one of {', '.join(MATCHERS)}")
 
 
 def routing_keys(routing_key: str, headers: Mapping[str, FieldValue]) -> tuple[str, ...]:

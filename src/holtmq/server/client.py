@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import ssl
+import time
 from collections.abc import Mapping
 from ipaddress import ip_address
 from typing import TYPE_CHECKING, Any, cast
@@ -60,6 +61,10 @@ class Client(asyncio.Protocol):
         self.connection = Connection(self, server.limits)
         self.session: Session | None = None
         self.name = ""
+        self.connected_at = 0.0
+        self.mechanism = ""
+        self.heartbeat_s = 0
+        self.bytes_received = self.bytes_sent = self.reads = self.writes = 0
         self.is_publisher = False
         self.needs_batch = 0
         """What was sent last may leave only when this batch of the journal is on disk."""
@@ -76,6 +81,7 @@ class Client(asyncio.Protocol):
         transport.set_write_buffer_limits(high=WRITE_BUFFER_BYTES)
         peer, here = transport.get_extra_info("peername"), transport.get_extra_info("sockname")
         self.name = f"{_spell(peer)} -> {_spell(here)}"
+        self.connected_at = time.time()
         if not self.server.admit(self):
             transport.abort()
             return
@@ -83,6 +89,8 @@ class Client(asyncio.Protocol):
 
     def data_received(self, data: bytes) -> None:
         self._has_received = True
+        self.bytes_received += len(data)
+        self.reads += 1
         self.server.begin_turn()
         try:
             self.connection.receive(data)
@@ -127,6 +135,8 @@ class Client(asyncio.Protocol):
             return
         self._has_sent = True
         was_full = not self.connection.is_writable
+        self.bytes_sent += self.connection.unsent
+        self.writes += 1
         self._transport.writelines(self.connection.take_output())
         if was_full and self.connection.is_writable:
             self.resume()
@@ -140,6 +150,24 @@ class Client(asyncio.Protocol):
     def only_publishes(self) -> bool:
         channels = self.session.channels.values() if self.session is not None else ()
         return self.is_publisher and not any(channel.consumers or channel.unsettled for channel in channels)
+
+    @property
+    def is_held_back(self) -> bool:
+        return not self._is_reading
+
+    @property
+    def peer(self) -> tuple[str, int]:
+        return _address(self._transport.get_extra_info("peername"))
+
+    @property
+    def here(self) -> tuple[str, int]:
+        return _address(self._transport.get_extra_info("sockname"))
+
+    @property
+    def tls(self) -> tuple[str, str] | None:
+        """The protocol and the cipher, where the connection is encrypted."""
+        cipher = self._transport.get_extra_info("cipher")
+        return (cipher[1], cipher[0]) if cipher else None
 
     def hold_back(self, *, is_held: bool) -> None:
         """Stop or go on reading what the client sends."""
@@ -201,6 +229,7 @@ class Client(asyncio.Protocol):
 
     def log_in(self, mechanism: str, response: bytes, client_properties: Mapping[str, FieldValue]) -> None:
         accounts = self.broker.accounts
+        self.mechanism = mechanism
         match mechanism:
             case "PLAIN":
                 self._user = accounts.authenticate(*_plain(response))
@@ -230,6 +259,7 @@ class Client(asyncio.Protocol):
         return names[0] if names else None
 
     def tuned(self, heartbeat_s: int) -> None:
+        self.heartbeat_s = heartbeat_s
         if heartbeat_s:
             self._later(heartbeat_s / 2, lambda: self._beat(heartbeat_s / 2))
 
@@ -324,6 +354,10 @@ def _text(content: bytes) -> str:
         return content.decode()
     except UnicodeDecodeError as error:
         raise MalformedLoginError("expected a name and a password in UTF-8") from error
+
+
+def _address(address: object) -> tuple[str, int]:
+    return (str(address[0]), int(address[1])) if isinstance(address, tuple) else (str(address or "local"), 0)
 
 
 def _spell(address: object) -> str:

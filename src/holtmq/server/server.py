@@ -14,6 +14,7 @@ import time
 from collections.abc import Mapping
 from concurrent.futures import ThreadPoolExecutor
 from importlib.metadata import version
+from typing import TYPE_CHECKING
 
 from holtmq.broker.broker import Broker
 from holtmq.config import Config
@@ -23,6 +24,9 @@ from holtmq.server.client import Client
 from holtmq.server.startup import open_broker
 from holtmq.store.journal import Journal
 from holtmq.table import FieldValue
+
+if TYPE_CHECKING:
+    from holtmq.management.http import HttpServer
 
 log = logging.getLogger(__name__)
 
@@ -55,15 +59,18 @@ class Server:
             "capabilities": dict.fromkeys(CAPABILITIES, True),
         }
         self.clients: set[Client] = set()
+        self.started_at = time.time()
         self.broker: Broker
         self._journal: Journal
         self._listeners: list[asyncio.Server] = []
+        self._http: HttpServer | None = None
         self._disk = ThreadPoolExecutor(1, "holtmq-disk")
         self._commit: asyncio.Future[int] | None = None
         self._is_in_turn = False
         self._turn_bytes = 0
         self._to_flush: list[Client] = []
         self._waiting: list[Client] = []
+        self._waiting_for_disk: list[tuple[int, asyncio.Future[None]]] = []
         self._blocked_for: str | None = None
         self._stepped_back: list[Client] = []
         self._step_forward_timer: asyncio.TimerHandle | None = None
@@ -81,13 +88,33 @@ class Server:
         if config.tls_port is not None:
             self._listeners.append(
                 await self._loop.create_server(
-                    lambda: Client(self), config.host, config.tls_port, ssl=_tls_context(config), start_serving=False
+                    lambda: Client(self), config.host, config.tls_port, ssl=tls_context(config), start_serving=False
                 )
             )
         self.broker, self._journal = open_broker(config, self.address)
         self._journal_to_disk()
+        if config.http_port >= 0 or config.https_port >= 0:
+            await self._start_http()
         for listener in self._listeners:
             await listener.start_serving()
+
+    async def _start_http(self) -> None:
+        try:
+            from holtmq.management.http import HttpServer  # with an extra: a broker does without
+        except ImportError as error:
+            log.warning("no HTTP API and no pages, %s: pip install 'holtmq[management]'", error)
+            return
+        context = tls_context(self.config) if self.config.https_port >= 0 else None
+        self._http = HttpServer(self, context)
+        try:
+            await self._http.start()
+        except OSError:
+            self._journal.close()
+            raise
+
+    @property
+    def http_address(self) -> str | None:
+        return self._http.addresses[0] if self._http is not None else None
 
     @property
     def address(self) -> str:
@@ -97,15 +124,31 @@ class Server:
     @property
     def addresses(self) -> list[str]:
         named = zip(("amqp", "amqps"), self._listeners, strict=False)
-        return [
+        amqp = [
             f"{scheme}://{host}:{port}"
             for scheme, listener in named
             for host, port in (socket.getsockname()[:2] for socket in listener.sockets)
         ]
+        return amqp + (self._http.addresses if self._http is not None else [])
+
+    @property
+    def blocked_for(self) -> str | None:
+        """Why publishers are held back, if they are."""
+        return self._blocked_for
+
+    async def written(self) -> None:
+        """Wait until all that was done so far is on disk."""
+        batch = self._journal.batch if self._journal.has_changes else self._journal.batch - 1
+        if self.broker.committed_batch < batch:
+            future = self._loop.create_future()
+            self._waiting_for_disk.append((batch, future))
+            await future
 
     async def stop(self) -> None:
         """Say goodbye to all clients, finish what is to be written, close the file."""
         self._is_stopping = True
+        if self._http is not None:
+            await self._http.stop()
         for listener in self._listeners:
             listener.close()
         self.begin_turn()
@@ -216,6 +259,10 @@ class Server:
         self._unblock("disk")
         self.begin_turn()
         self.broker.committed(batch)
+        for awaited, future in self._waiting_for_disk:
+            if awaited <= batch and not future.done():
+                future.set_result(None)
+        self._waiting_for_disk = [entry for entry in self._waiting_for_disk if not entry[1].done()]
         waiting, self._waiting = self._waiting, []
         for client in waiting:
             client.connection.is_paused = False
@@ -265,17 +312,23 @@ class Server:
             log.warning("refusing %s: %d clients are connected, no more are allowed", client.name, len(self.clients))
             return False
         self.clients.add(client)
+        self.broker.churn.connections_opened += 1
         return True
 
     def dismiss(self, client: Client) -> None:
-        self.clients.discard(client)
+        if client in self.clients:
+            self.clients.remove(client)
+            churn = self.broker.churn
+            churn.connections_closed += 1
+            churn.bytes_received += client.bytes_received
+            churn.bytes_sent += client.bytes_sent
         if client in self._to_flush:
             self._to_flush.remove(client)
         if client in self._waiting:
             self._waiting.remove(client)
 
 
-def _tls_context(config: Config) -> ssl.SSLContext:
+def tls_context(config: Config) -> ssl.SSLContext:
     assert config.tls_certificate is not None
     context = ssl.create_default_context(ssl.Purpose.CLIENT_AUTH)
     context.load_cert_chain(config.tls_certificate, config.tls_key)

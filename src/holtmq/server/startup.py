@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import logging
 import time
 from typing import cast
@@ -38,13 +39,16 @@ def open_broker(config: Config, address: str) -> tuple[Broker, Journal]:
 def recover(broker: Broker, journal: Journal) -> None:
     recovered = journal.recover()
     broker.last_id = max(broker.last_id, recovered.last_id)
+    metadata = {entry.pop("name"): entry for entry in json.loads(dict(recovered.topology.sections).get("vhosts", "[]"))}
     for name in recovered.topology.vhosts:
         vhost = broker.vhosts[name] = VirtualHost(name, broker, recovered.topology)
+        vhost.metadata = metadata.get(name, {})
         for queue in vhost.router.registry.queues.values():
             state = recovered.queues[name, queue.name]
             rules = QueueRules.of(queue, vhost.router.registry.queue_policy(queue.name))
             vhost.open_queue(queue, state.id, rules).recover(state.counts, state.size, state.delivered_to, state.next_expiry)
     broker.watch_delayed()
+    broker.parameters.update((parameter.identity, parameter) for parameter in journal.parameters())
     users, permissions = journal.accounts()
     broker.accounts.users.update((user.name, user) for user in users)
     for permission in permissions:

@@ -37,7 +37,7 @@ if TYPE_CHECKING:
 T = TypeVar("T")
 Durability: TypeAlias = Literal["full", "normal", "off"]
 APPLICATION_ID = 0x486F6C74  # "Holt"
-STEPS = tuple(files("holtmq.store").joinpath(name).read_text() for name in ("schema.sql", "schema-2.sql"))
+STEPS = tuple(files("holtmq.store").joinpath(name).read_text() for name in ("schema.sql", "schema-2.sql", "schema-3.sql"))
 """How a file gets from each version to the next; each step is applied whole or not at all."""
 TIMEOUT_S = 30.0
 SHORTEST_PAUSE_S = 0.00005

@@ -11,7 +11,7 @@ from holtmq.errors import NotAStoreError
 from holtmq.store.database import Database
 from holtmq.table import FieldValue, Table
 from holtmq.table_json import table_from_json, table_to_json
-from holtmq.topology import DEFAULT_VHOST, Binding, Exchange, Policy, Queue, Removal, Topology
+from holtmq.topology import DEFAULT_VHOST, Binding, Exchange, Parameter, Policy, Queue, Removal, Topology
 
 
 class Declarations:
@@ -39,7 +39,10 @@ class Declarations:
             policies = connection.execute(
                 "SELECT name, pattern, definition, apply_to, priority, vhost FROM policies ORDER BY vhost, name"
             )
-            vhosts = [{"name": name} for (name,) in connection.execute("SELECT name FROM vhosts ORDER BY name")]
+            vhosts = [
+                {"name": name, **json.loads(metadata)}
+                for name, metadata in connection.execute("SELECT name, metadata FROM vhosts ORDER BY name")
+            ]
             return Topology(
                 tuple(map(_exchange, exchanges)),
                 tuple(map(_queue, queues)),
@@ -91,12 +94,26 @@ class Declarations:
     def remove_policy(self, vhost: str, name: str) -> None:
         self._change("DELETE FROM policies WHERE vhost = ? AND name = ?", vhost, name)
 
-    def add_vhost(self, name: str) -> None:
-        self._change("INSERT OR IGNORE INTO vhosts VALUES (?)", name)
+    def set_vhost(self, name: str, metadata: str) -> None:
+        self._change("INSERT OR REPLACE INTO vhosts VALUES (?, ?)", name, metadata)
+
+    def set_parameter(self, parameter: Parameter) -> None:
+        self._change(
+            "INSERT OR REPLACE INTO parameters VALUES (?, ?, ?, ?)",
+            parameter.component, parameter.vhost, parameter.name, parameter.value,
+        )  # fmt: skip
+
+    def remove_parameter(self, parameter: Parameter) -> None:
+        self._change("DELETE FROM parameters WHERE (component, vhost, name) = (?, ?, ?)", *parameter.identity)
+
+    def parameters(self) -> list[Parameter]:
+        with self._database.lock() as connection:
+            rows = connection.execute("SELECT component, name, value, vhost FROM parameters").fetchall()
+        return [Parameter(*row) for row in rows]
 
     def remove_vhost(self, name: str) -> None:
         """Remove a vhost, with policies and rights in it. What else is in it is the caller's to remove, before."""
-        for table in ("policies", "permissions", "topic_permissions"):
+        for table in ("policies", "permissions", "topic_permissions", "parameters"):
             self._change(f"DELETE FROM {table} WHERE vhost = ?", name)
         self._change("DELETE FROM vhosts WHERE name = ?", name)
 

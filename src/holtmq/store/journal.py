@@ -22,7 +22,7 @@ from holtmq.store.declarations import Declarations
 from holtmq.store.keys import RoutingKeys
 from holtmq.store.messages import FREE_MESSAGE
 from holtmq.store.recovery import Recovered, recover
-from holtmq.topology import Binding, Exchange, Policy, Queue, Removal
+from holtmq.topology import Binding, Exchange, Parameter, Policy, Queue, Removal
 from holtmq.users import Permission, TopicPermission, User
 
 ADD_MESSAGE = """
@@ -220,8 +220,14 @@ class Journal:
     def remove_policy(self, vhost: str, name: str) -> None:
         self._change(self._declarations.remove_policy, vhost, name)
 
-    def add_vhost(self, name: str) -> None:
-        self._change(self._declarations.add_vhost, name)
+    def set_vhost(self, name: str, metadata: str) -> None:
+        self._change(self._declarations.set_vhost, name, metadata)
+
+    def set_parameter(self, parameter: Parameter) -> None:
+        self._change(self._declarations.set_parameter, parameter)
+
+    def remove_parameter(self, parameter: Parameter) -> None:
+        self._change(self._declarations.remove_parameter, parameter)
 
     def remove_vhost(self, name: str) -> None:
         self._change(self._declarations.remove_vhost, name)
@@ -360,6 +366,9 @@ class Journal:
 
     def accounts(self) -> tuple[list[User], list[Permission | TopicPermission]]:
         return self._accounts.load()
+
+    def parameters(self) -> list[Parameter]:
+        return self._declarations.parameters()
 
     def close(self) -> None:
         if self._reader is not self._database.connection:

@@ -1,6 +1,15 @@
 """Exchanges, queues and bindings: as frozen values, as a definitions file, and alive under the rules of change."""
 
-from holtmq.topology.entities import DEFAULT_EXCHANGE, DEFAULT_VHOST, Binding, DestinationType, Exchange, Policy, Queue
+from holtmq.topology.entities import (
+    DEFAULT_EXCHANGE,
+    DEFAULT_VHOST,
+    Binding,
+    DestinationType,
+    Exchange,
+    Parameter,
+    Policy,
+    Queue,
+)
 from holtmq.topology.registry import Registry, Removal
 from holtmq.topology.topology import Topology
 
@@ -10,6 +19,7 @@ __all__ = [
     "Binding",
     "DestinationType",
     "Exchange",
+    "Parameter",
     "Policy",
     "Queue",
     "Registry",

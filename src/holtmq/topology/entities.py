@@ -169,6 +169,26 @@ class Policy:
         _freeze_tables(self, "definition", "extra")
 
 
+@dataclass(frozen=True, slots=True)
+class Parameter:
+    """A runtime parameter of RabbitMQ's: kept for who asks for it, and for the next export. A global one has neither
+    component nor vhost."""
+
+    component: str
+    name: str
+    value: str
+    """As JSON."""
+    vhost: str = ""
+
+    @property
+    def identity(self) -> tuple[str, str, str]:
+        return self.component, self.vhost, self.name
+
+    @property
+    def is_global(self) -> bool:
+        return not self.component
+
+
 def _freeze_tables(entity: object, *names: str) -> None:
     for name in names:
         fields = getattr(entity, name)

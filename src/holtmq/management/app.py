@@ -1,0 +1,222 @@
+"""The edge between HTTP and the operations: who asks, what for, and what went wrong, in words."""
+
+from __future__ import annotations
+
+import asyncio
+import inspect
+import logging
+from collections.abc import Mapping
+from ipaddress import ip_address
+from urllib.parse import parse_qsl, unquote, urlsplit
+
+import orjson
+from starlette.requests import ClientDisconnect, Request
+from starlette.responses import Response
+from starlette.types import Receive, Scope, Send
+
+from holtmq.broker.accounts import Accounts
+from holtmq.errors import (
+    AccessRefusedError,
+    HoltmqError,
+    LoginRefusedError,
+    NotAllowedError,
+    NotFoundError,
+    StoreError,
+)
+from holtmq.management import resources
+from holtmq.management.access import Caller, Need, UnauthenticatedError, UnauthorisedError, authenticate
+from holtmq.management.listing import PageOutOfRangeError
+from holtmq.management.metrics import metrics_page
+from holtmq.management.node import Node
+from holtmq.management.openapi import describe_api
+from holtmq.management.operations import Call, Operation, answer, api
+from holtmq.management.static import StaticFiles
+from holtmq.management.statistics import Statistics
+from holtmq.users import User
+
+log = logging.getLogger(__name__)
+
+MOST_BYTES = 20 * 1024 * 1024
+"""The largest body of a request, as in RabbitMQ."""
+DISK_TIMEOUT_S = 30.0
+REALM = 'Basic realm="HoltMQ Management"'
+PAGE_POLICY = (
+    "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self' data:; connect-src 'self'; "
+    "frame-src 'self'; base-uri 'none'; form-action 'none'; frame-ancestors 'none'"
+)
+SECURITY_HEADERS = {
+    "content-security-policy": PAGE_POLICY,
+    "x-content-type-options": "nosniff",
+    "x-frame-options": "DENY",
+    "referrer-policy": "no-referrer",
+    "cross-origin-opener-policy": "same-origin",
+    "cross-origin-resource-policy": "same-origin",
+    "permissions-policy": "camera=(), microphone=(), geolocation=()",
+    "cache-control": "no-cache",
+}
+SAFE_METHODS = ("GET", "HEAD", "OPTIONS")
+LOCAL_NAMES = ("localhost", "ip6-localhost")
+assert resources.__all__  # importing them is what fills `api`
+
+
+class TooLargeError(HoltmqError):
+    """The body of the request is larger than allowed."""
+
+
+class ForeignRequestError(HoltmqError):
+    """A page of another site asks, not this one's."""
+
+
+class App:
+    def __init__(self, node: Node, statistics: Statistics) -> None:
+        self._node = node
+        self._statistics = statistics
+        self._static = StaticFiles()
+        self._is_local = _is_loopback(node.config.http_host)
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        if scope["type"] != "http":
+            return
+        request = Request(scope, receive)
+        try:
+            response = await self._respond(request, scope["raw_path"].decode("ascii"))
+        except ClientDisconnect:
+            return
+        except Exception as error:  # noqa: BLE001  # the edge: whatever happens is told to the client, and to the log if ours
+            response = _refusal(error, f"{scope['method']} {scope['path']}")
+        for name, value in SECURITY_HEADERS.items():
+            response.headers.setdefault(name, value)
+        await response(scope, receive, send)
+
+    async def _respond(self, request: Request, path: str) -> Response:
+        self._refuse_foreign(request)
+        if path.startswith("/api/") and path not in ("/api/index.html", "/api/"):
+            return await self._call(request, path)
+        if request.method not in ("GET", "HEAD"):
+            return _plain_refusal(405, "method_not_allowed", f"expected GET, got {request.method}", {"allow": "GET, HEAD"})
+        if path in ("/metrics", "/metrics/per-object"):
+            return metrics_page(self._node, per_object=path.endswith("per-object"))
+        if path.startswith("/reports/"):
+            return self._report(request, path)
+        return self._static.respond(path, request.headers.get("if-none-match"))
+
+    def _refuse_foreign(self, request: Request) -> None:
+        """A browser sends what it knows of us along with the requests of other sites: those are refused."""
+        host = request.headers.get("host", "")
+        if self._is_local and not _is_local_host(host):
+            raise ForeignRequestError(f"expected a request to this machine by its local name, got Host {host[:80]!r}")
+        origin = request.headers.get("origin")
+        if origin is not None and request.method not in SAFE_METHODS and urlsplit(origin).netloc != host:
+            raise ForeignRequestError(f"expected a request of this site's own pages, got one of {origin[:80]!r}")
+
+    async def _call(self, request: Request, path: str) -> Response:
+        if path == "/api/openapi.json":
+            return Response(orjson.dumps(describe_api()), media_type="application/json")
+        try:
+            found = api.find(path.removesuffix("/") if path != "/api/" else path)
+        except UnicodeDecodeError as error:
+            return _plain_refusal(400, "bad_request", f"expected a path in UTF-8, got {path[:80]!r}: {error}")
+        if found is None:
+            self._authenticate(request, Need.ANY)
+            return _plain_refusal(404, "not_found", f"nothing is at {unquote(path)[:200]!r}; see /api/ for what there is")
+        by_method, values = found
+        allowed = ", ".join(sorted({*by_method, "OPTIONS", *(["HEAD"] if "GET" in by_method else [])}))
+        if request.method == "OPTIONS":
+            return Response(headers={"allow": allowed})
+        operation = by_method.get("GET" if request.method == "HEAD" else request.method)
+        if operation is None:
+            reason = f"expected one of {allowed}, got {request.method}"
+            return _plain_refusal(405, "method_not_allowed", reason, {"allow": allowed})
+        caller = self._authenticate(request, operation.need)
+        call = Call(
+            self._node,
+            self._statistics,
+            caller,
+            dict(zip(operation.parameters, values, strict=True)),
+            dict(parse_qsl(request.url.query, keep_blank_values=True)),
+            request.headers,
+            await _read(request),
+        )
+        return await self._carry_out(operation, call)
+
+    async def _carry_out(self, operation: Operation, call: Call) -> Response:
+        result = operation.handler(call)
+        if inspect.isawaitable(result):
+            result = await result
+        if operation.changes:
+            await asyncio.wait_for(self._node.written(), DISK_TIMEOUT_S)
+        return answer(result)
+
+    def _authenticate(self, request: Request, need: Need) -> Caller:
+        accounts, config = self._node.broker.accounts, self._node.config
+        if need is Need.NOTHING:
+            return Caller(User(""), accounts)
+        peer = request.client.host if request.client is not None else None
+        header = request.headers.get("authorization")
+        caller = authenticate(header, peer, accounts, guest_from_anywhere=config.guest_from_anywhere)
+        caller.require(Need.ANY)
+        caller.require(need)
+        return caller
+
+    def _report(self, request: Request, path: str) -> Response:
+        segments = path.split("/")
+        if len(segments) != 4:
+            raise NotFoundError(f"nothing is at {path[:200]!r}")
+        named = {"ticket": segments[2], "name": unquote(segments[3])}
+        caller = Caller(User(""), Accounts())
+        return resources.reports.serve_report(Call(self._node, self._statistics, caller, named, {}, request.headers, b""))
+
+
+async def _read(request: Request) -> bytes:
+    """The body, refused as soon as it is too large."""
+    announced = request.headers.get("content-length", "0")
+    if announced.isdigit() and int(announced) > MOST_BYTES:
+        raise TooLargeError(f"expected a body of at most {MOST_BYTES} bytes, got {announced}")
+    content = bytearray()
+    async for chunk in request.stream():
+        content += chunk
+        if len(content) > MOST_BYTES:
+            raise TooLargeError(f"expected a body of at most {MOST_BYTES} bytes, got more")
+    return bytes(content)
+
+
+def _refusal(error: Exception, what: str) -> Response:
+    match error:
+        case UnauthenticatedError():
+            return _plain_refusal(401, "not_authorized", str(error), {"www-authenticate": REALM})
+        case UnauthorisedError() | AccessRefusedError() | NotAllowedError() | LoginRefusedError():
+            return _plain_refusal(401, "not_authorised", str(error))
+        case NotFoundError():
+            return _plain_refusal(404, "not_found", str(error))
+        case ForeignRequestError():
+            return _plain_refusal(403, "forbidden", str(error))
+        case TooLargeError():
+            return _plain_refusal(413, "payload_too_large", str(error), {"connection": "close"})
+        case PageOutOfRangeError():
+            return _plain_refusal(400, "page_out_of_range", str(error))
+        case StoreError():
+            return _plain_refusal(503, "store_error", str(error))
+        case TimeoutError():
+            return _plain_refusal(503, "disk", f"done, but not on disk after {DISK_TIMEOUT_S:g} s")
+        case HoltmqError():
+            return _plain_refusal(400, "bad_request", str(error))
+    log.error("internal error at %s", what, exc_info=error)
+    return _plain_refusal(500, "internal_error", "a defect of the broker's; its log has the details")
+
+
+def _plain_refusal(status: int, error: str, reason: str, headers: Mapping[str, str] | None = None) -> Response:
+    content = orjson.dumps({"error": error, "reason": reason.encode("utf-8", "replace").decode()})
+    return Response(content, status_code=status, headers=dict(headers or {}), media_type="application/json")
+
+
+def _is_local_host(host: str) -> bool:
+    name = host.rsplit(":", 1)[0] if not host.endswith("]") else host
+    name = name.strip("[]").lower()
+    return name in LOCAL_NAMES or name.endswith(".localhost") or _is_loopback(name)
+
+
+def _is_loopback(host: str) -> bool:
+    try:
+        return ip_address(host).is_loopback
+    except ValueError:
+        return host in LOCAL_NAMES

@@ -1,0 +1,141 @@
+"""Lists as RabbitMQ's API gives them: filtered by name, sorted, by the page, with the columns that were asked for."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from holtmq.errors import InvalidValueError
+
+PAGE_SIZE = 100
+LARGEST_PAGE = 500
+LONGEST_PATTERN = 200
+
+
+@dataclass(frozen=True, slots=True)
+class Page:
+    number: int
+    size: int
+
+
+@dataclass(frozen=True, slots=True)
+class Listing:
+    """What a query asks for."""
+
+    name: re.Pattern[str] | None = None
+    sort: str | None = None
+    is_reversed: bool = False
+    columns: tuple[str, ...] = ()
+    page: Page | None = None
+
+    @classmethod
+    def of(cls, query: Mapping[str, str]) -> Listing:
+        page = None
+        if "page" in query:
+            size = _number(query, "page_size", PAGE_SIZE, LARGEST_PAGE)
+            page = Page(_number(query, "page", 1, 2**31), size)
+        return cls(
+            name=_pattern(query) if page is not None or "name" in query else None,
+            sort=query.get("sort") or None,
+            is_reversed=query.get("sort_reverse") == "true",
+            columns=tuple(name for name in query.get("columns", "").split(",") if name),
+            page=page,
+        )
+
+    def matches(self, name: str) -> bool:
+        return self.name is None or self.name.search(name) is not None
+
+    def reads(self, column: str) -> bool:
+        """Whether anybody will look at a column, or at what is in it."""
+        asked = (*self.columns, self.sort or "")
+        return not self.columns or any(each == column or each.startswith(f"{column}.") for each in asked)
+
+    def apply(self, items: Sequence[dict[str, Any]], total: int) -> Any:
+        """Sort, cut and trim what matched; `total` is how many there were before the filter."""
+        if self.sort is not None:
+            items = sorted(items, key=lambda item: _sort_key(_value(item, self.sort or "")), reverse=self.is_reversed)
+        elif self.is_reversed:
+            items = list(reversed(items))
+        if self.page is None:
+            return [self.trim(item) for item in items]
+        number, size = self.page.number, self.page.size
+        count = max(1, -(-len(items) // size))
+        if number > count:
+            raise PageOutOfRangeError(f"page {number} of size {size} is beyond the {len(items)} that there are")
+        shown = items[(number - 1) * size : number * size]
+        return {
+            "total_count": total,
+            "filtered_count": len(items),
+            "item_count": len(shown),
+            "page": number,
+            "page_size": size,
+            "page_count": count,
+            "items": [self.trim(item) for item in shown],
+        }
+
+    def trim(self, item: dict[str, Any]) -> dict[str, Any]:
+        """The item with the chosen columns; a dotted one is taken out of the objects that it is in."""
+        if not self.columns:
+            return item
+        trimmed: dict[str, Any] = {}
+        for column in self.columns:
+            value = _value(item, column)
+            if value is None and not _has(item, column):
+                continue
+            *path, last = column.split(".")
+            inner = trimmed
+            for name in path:
+                inner = inner.setdefault(name, {})
+            inner[last] = value
+        return trimmed
+
+
+class PageOutOfRangeError(InvalidValueError):
+    """There are not so many pages."""
+
+
+def _number(query: Mapping[str, str], name: str, default: int, most: int) -> int:
+    text = query.get(name, str(default))
+    if not (text.isascii() and text.isdigit() and len(text) < 12 and 1 <= int(text) <= most):
+        raise InvalidValueError(f"{name}: expected a number from 1 to {most}, got {text[:40]!r}")
+    return int(text)
+
+
+def _pattern(query: Mapping[str, str]) -> re.Pattern[str] | None:
+    text = query.get("name", "")
+    if not text:
+        return None
+    if len(text) > LONGEST_PATTERN:
+        raise InvalidValueError(f"name: expected at most {LONGEST_PATTERN} characters, got {len(text)}")
+    if query.get("use_regex") != "true":
+        return re.compile(re.escape(text), re.IGNORECASE)
+    try:
+        return re.compile(text, re.IGNORECASE)
+    except re.error as error:
+        raise InvalidValueError(f"name: expected a regular expression, got {text!r}: {error}") from error
+
+
+def _value(item: Mapping[str, Any], column: str) -> Any:
+    value: Any = item
+    for name in column.split("."):
+        if not isinstance(value, Mapping):
+            return None
+        value = value.get(name)
+    return value
+
+
+def _has(item: Mapping[str, Any], column: str) -> bool:
+    *path, last = column.split(".")
+    holder = _value(item, ".".join(path)) if path else item
+    return isinstance(holder, Mapping) and last in holder
+
+
+def _sort_key(value: Any) -> tuple[int, Any]:
+    """Values of one kind by their order, kinds apart: nothing, numbers, texts, the rest."""
+    if value is None:
+        return 0, 0
+    if isinstance(value, bool | int | float):
+        return 1, value
+    return (2, value.lower()) if isinstance(value, str) else (3, str(value))

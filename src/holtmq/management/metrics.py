@@ -1,0 +1,256 @@
+"""Metrics for Prometheus, under RabbitMQ's names where the meaning is the same, so that dashboards for RabbitMQ work.
+
+All are totals of the broker; `/metrics/per-object` has those of queues, exchanges and connections one by one.
+"""
+
+from __future__ import annotations
+
+import resource
+import shutil
+import time
+from collections.abc import Iterable, Iterator, Mapping
+from importlib.metadata import version
+from pathlib import Path
+from typing import TypeAlias
+
+from starlette.responses import Response
+
+from holtmq.broker.traffic import Outflow, Published
+from holtmq.management.node import Node
+from holtmq.management.resources.overview import SPOKEN_VERSION, cluster_name_of, memory_used
+from holtmq.management.views import NODE
+
+MEDIA_TYPE = "text/plain; version=0.0.4; charset=utf-8"
+PROTOCOL = {"protocol": "amqp091"}
+CLASSIC = {"protocol": "amqp091", "queue_type": "rabbit_classic_queue"}
+Sample: TypeAlias = tuple[Mapping[str, str], float]
+
+
+def metrics_page(node: Node, *, per_object: bool) -> Response:
+    lines = [line for metric in _metrics(node, per_object=per_object) for line in metric]
+    return Response("\n".join(lines) + "\n", headers={"content-type": MEDIA_TYPE})
+
+
+def _metrics(node: Node, *, per_object: bool) -> Iterator[Iterable[str]]:
+    yield from _identity(node)
+    yield from _process(node)
+    yield from _churn(node)
+    yield from _messages(node)
+    if per_object:
+        yield from _queues_one_by_one(node)
+        yield from _exchanges_one_by_one(node)
+        yield from _connections_one_by_one(node)
+    else:
+        yield from _queues(node)
+        yield from _connections(node)
+
+
+def _identity(node: Node) -> Iterator[list[str]]:
+    labels = {
+        "rabbitmq_version": SPOKEN_VERSION,
+        "prometheus_plugin_version": SPOKEN_VERSION,
+        "prometheus_client_version": "holtmq",
+        "erlang_version": "",
+        "holtmq_version": version("holtmq"),
+    }
+    yield _gauge("rabbitmq_build_info", "Which broker this is.", [(labels, 1)])
+    cluster = cluster_name_of(node)
+    named = {"rabbitmq_node": NODE, "rabbitmq_cluster": cluster, "rabbitmq_cluster_permanent_id": cluster}
+    yield _gauge("rabbitmq_identity_info", "The names of node and cluster.", [(named, 1)])
+
+
+def _process(node: Node) -> Iterator[list[str]]:
+    config, files = node.config, Path("/proc/self/fd")
+    folder = Path.cwd() if config.data == ":memory:" else Path(config.data).absolute().parent
+    opened = sum(1 for _ in files.iterdir()) if files.is_dir() else 0
+    for name, text, value in (
+        ("rabbitmq_process_resident_memory_bytes", "Memory of the process.", memory_used()),
+        (
+            "rabbitmq_resident_memory_limit_bytes",
+            "Bodies in memory from which on queues keep less of them.",
+            config.memory_bytes,
+        ),
+        ("holtmq_bodies_in_memory_bytes", "Bodies that queues keep in memory.", node.broker.memory),
+        ("rabbitmq_process_open_fds", "Open files.", opened),
+        ("rabbitmq_process_max_fds", "Files that may be open.", resource.getrlimit(resource.RLIMIT_NOFILE)[0]),
+        ("rabbitmq_process_open_tcp_sockets", "Connected clients.", len(node.clients)),
+        ("rabbitmq_process_max_tcp_sockets", "Clients that may be connected.", config.max_connections),
+        ("rabbitmq_disk_space_available_bytes", "Room on the disk of the file.", shutil.disk_usage(folder).free),
+        ("rabbitmq_disk_space_available_limit_bytes", "Publishers are held back when a write fails, not before.", 0),
+        ("rabbitmq_erlang_uptime_seconds", "How long the broker runs.", time.time() - node.started_at),
+        ("rabbitmq_alarms_free_disk_space_watermark", "1 where the disk does not take more.", node.blocked_for == "disk"),
+        ("rabbitmq_alarms_memory_used_watermark", "Always 0: queues leave more to the file instead.", 0),
+        ("rabbitmq_alarms_file_descriptor_limit", "Always 0.", 0),
+    ):
+        yield _gauge(name, text, [({}, value)])
+
+
+def _churn(node: Node) -> Iterator[list[str]]:
+    churn = node.broker.churn
+    for name, value in (
+        ("connections_opened", churn.connections_opened),
+        ("connections_closed", churn.connections_closed),
+        ("channels_opened", churn.channels_opened),
+        ("channels_closed", churn.channels_closed),
+        ("queues_declared", churn.queues_declared),
+        ("queues_created", churn.queues_created),
+        ("queues_deleted", churn.queues_deleted),
+    ):
+        yield _counter(f"rabbitmq_{name}_total", f"{name.replace('_', ' ').capitalize()} so far.", [({}, value)])
+
+
+def _messages(node: Node) -> Iterator[list[str]]:
+    inflow, outflow, acknowledged, routed = Published(), Outflow(), 0, 0
+    for vhost in node.broker.vhosts.values():
+        its_inflow, its_outflow, its_acknowledged = vhost.flows()
+        inflow.add(its_inflow)
+        outflow.add(its_outflow)
+        acknowledged += its_acknowledged
+        routed += vhost.traffic().routed.total()
+    delivered = outflow.delivered + outflow.sent + outflow.fetched + outflow.fetched_for_good
+    for name, text, labels, value in (
+        ("messages_received", "Messages that publishers sent.", PROTOCOL, inflow.published),
+        ("messages_confirmed", "Messages confirmed to publishers.", PROTOCOL, inflow.confirmed),
+        ("messages_routed", "Copies of messages put into queues.", PROTOCOL, routed),
+        ("messages_unroutable_dropped", "Messages that no queue took.", PROTOCOL, inflow.dropped),
+        ("messages_unroutable_returned", "Messages returned to publishers.", PROTOCOL, inflow.returned),
+        ("messages_delivered", "Messages that went out.", CLASSIC, delivered),
+        ("messages_delivered_consume_manual_ack", "To consumers that acknowledge.", CLASSIC, outflow.delivered),
+        ("messages_delivered_consume_auto_ack", "To consumers that do not.", CLASSIC, outflow.sent),
+        ("messages_delivered_get_manual_ack", "Fetched, to be acknowledged.", CLASSIC, outflow.fetched),
+        ("messages_delivered_get_auto_ack", "Fetched for good.", CLASSIC, outflow.fetched_for_good),
+        ("messages_get_empty", "Fetched in vain.", CLASSIC, outflow.fetched_in_vain),
+        ("messages_redelivered", "Sent again.", CLASSIC, outflow.redelivered),
+        ("messages_acknowledged", "Acknowledged.", CLASSIC, acknowledged),
+    ):
+        yield _counter(f"rabbitmq_global_{name}_total", text, [(labels, value)])
+    for name, value in (
+        ("messages_published", inflow.published),
+        ("messages_confirmed", inflow.confirmed),
+        ("messages_unroutable_returned", inflow.returned),
+        ("messages_unroutable_dropped", inflow.dropped),
+        ("get_ack", outflow.fetched),
+        ("get", outflow.fetched_for_good),
+        ("get_empty", outflow.fetched_in_vain),
+        ("messages_delivered_ack", outflow.delivered),
+        ("messages_delivered", outflow.sent),
+        ("messages_redelivered", outflow.redelivered),
+        ("messages_acked", acknowledged),
+    ):
+        yield _counter(f"rabbitmq_channel_{name}_total", "As the global one, by its older name.", [({}, value)])
+    channels = [channel for vhost in node.broker.vhosts.values() for channel in vhost.channels]
+    consumers = sum(len(channel.consumers) for channel in channels)
+    publishers = sum(1 for channel in channels if any(tally.count for tally in channel.tallies))
+    yield _gauge("rabbitmq_global_consumers", "Consumers.", [(PROTOCOL, consumers)])
+    yield _gauge("rabbitmq_global_publishers", "Channels that published.", [(PROTOCOL, publishers)])
+    yield _gauge("rabbitmq_consumers", "Consumers.", [({}, consumers)])
+    yield _gauge("rabbitmq_channels", "Channels.", [({}, len(channels))])
+    yield _gauge("rabbitmq_connections", "Connections.", [({}, len(node.clients))])
+    queues = sum(len(vhost.queues) for vhost in node.broker.vhosts.values())
+    yield _gauge("rabbitmq_queues", "Queues.", [({}, queues)])
+    unconfirmed = sum(channel.published - channel.confirmed for channel in channels)
+    yield _gauge("rabbitmq_channel_messages_unconfirmed", "Published and not yet confirmed.", [({}, unconfirmed)])
+    unsettled = sum(channel.unsettled_count for channel in channels)
+    yield _gauge("rabbitmq_channel_messages_unacked", "Delivered and not settled.", [({}, unsettled)])
+
+
+QUEUE_GAUGES = (
+    ("messages_ready", "Messages that wait."),
+    ("messages_unacked", "Messages that consumers hold."),
+    ("messages", "Both."),
+    ("consumers", "Consumers."),
+    ("messages_ram", "Waiting messages in memory."),
+    ("messages_ram_bytes", "Bodies in memory."),
+    ("messages_ready_bytes", "Bodies of the messages that wait."),
+)
+
+
+def _queue_rows(node: Node) -> list[tuple[Mapping[str, str], tuple[int, ...]]]:
+    return [
+        (
+            {"vhost": vhost.name, "queue": queue.name},
+            (
+                queue.message_count, queue.unsettled, queue.message_count + queue.unsettled, len(queue.consumers),
+                queue.messages_in_memory, queue.memory, queue.message_bytes,
+            ),
+        )
+        for vhost in node.broker.vhosts.values()
+        for queue in vhost.queues.values()
+    ]  # fmt: skip
+
+
+def _queues(node: Node) -> Iterator[list[str]]:
+    sums = [sum(column) for column in zip(*(values for _, values in _queue_rows(node)), strict=True)] or [0] * len(QUEUE_GAUGES)
+    for (name, text), value in zip(QUEUE_GAUGES, sums, strict=True):
+        yield _gauge(f"rabbitmq_queue_{name}", text, [({}, value)])
+    arrived = sum(queue.arrived for vhost in node.broker.vhosts.values() for queue in vhost.queues.values())
+    yield _counter("rabbitmq_queue_messages_published_total", "Put into the queues that there are.", [({}, arrived)])
+
+
+def _queues_one_by_one(node: Node) -> Iterator[list[str]]:
+    rows = _queue_rows(node)
+    for place, (name, text) in enumerate(QUEUE_GAUGES):
+        yield _gauge(f"rabbitmq_queue_{name}", text, [(labels, values[place]) for labels, values in rows])
+    arrived = [
+        ({"vhost": vhost.name, "queue": queue.name}, queue.arrived)
+        for vhost in node.broker.vhosts.values()
+        for queue in vhost.queues.values()
+    ]
+    yield _counter("holtmq_queue_messages_arrived_total", "Put into a queue.", arrived)
+
+
+def _exchanges_one_by_one(node: Node) -> Iterator[list[str]]:
+    published: list[Sample] = []
+    routed: list[Sample] = []
+    for vhost in node.broker.vhosts.values():
+        traffic = vhost.traffic()
+        published += [({"vhost": vhost.name, "exchange": name}, count) for name, count in traffic.published.items()]
+        routed += [({"vhost": vhost.name, "exchange": name}, count) for name, count in traffic.routed.items()]
+    yield _counter("holtmq_exchange_messages_published_total", "Published to an exchange.", published)
+    yield _counter("holtmq_exchange_messages_routed_total", "Copies put into queues by an exchange.", routed)
+
+
+def _connections(node: Node) -> Iterator[list[str]]:
+    churn = node.broker.churn
+    received = churn.bytes_received + sum(client.bytes_received for client in node.clients)
+    sent = churn.bytes_sent + sum(client.bytes_sent for client in node.clients)
+    yield _counter("rabbitmq_connection_incoming_bytes_total", "Bytes from clients.", [({}, received)])
+    yield _counter("rabbitmq_connection_outgoing_bytes_total", "Bytes to clients.", [({}, sent)])
+
+
+def _connections_one_by_one(node: Node) -> Iterator[list[str]]:
+    received = [({"connection": client.name}, client.bytes_received) for client in node.clients]
+    sent = [({"connection": client.name}, client.bytes_sent) for client in node.clients]
+    yield _counter("rabbitmq_connection_incoming_bytes_total", "Bytes from a client.", received)
+    yield _counter("rabbitmq_connection_outgoing_bytes_total", "Bytes to a client.", sent)
+
+
+def _gauge(name: str, text: str, samples: Iterable[Sample]) -> list[str]:
+    return _written(name, "gauge", text, samples)
+
+
+def _counter(name: str, text: str, samples: Iterable[Sample]) -> list[str]:
+    return _written(name, "counter", text, samples)
+
+
+def _written(name: str, kind: str, text: str, samples: Iterable[Sample]) -> list[str]:
+    """Prometheus' text format, version 0.0.4."""
+    return [
+        f"# HELP {name} {text}",
+        f"# TYPE {name} {kind}",
+        *(f"{name}{_labels(labels)} {_number(value)}" for labels, value in samples),
+    ]
+
+
+def _labels(labels: Mapping[str, str]) -> str:
+    if not labels:
+        return ""
+    return "{" + ",".join(f'{name}="{_escaped(value)}"' for name, value in labels.items()) + "}"
+
+
+def _escaped(value: str) -> str:
+    return value.replace("\\", "\\\\").replace('"', '\\"').replace("\n", "\\n")
+
+
+def _number(value: float) -> str:
+    return str(int(value)) if value == int(value) else f"{value:.3f}"

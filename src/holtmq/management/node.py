@@ -1,0 +1,69 @@
+"""What the API has to know of the process that it runs in. The server is one; nothing here imports it."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping
+from typing import Protocol
+
+from holtmq.broker.broker import Broker
+from holtmq.broker.session import Session
+from holtmq.config import Config
+from holtmq.errors import AmqpError
+from holtmq.table import FieldValue
+
+
+class WireConnection(Protocol):
+    """What was agreed on with a client."""
+
+    frame_max: int
+    channel_max: int
+    client_properties: Mapping[str, FieldValue]
+    is_blocked: bool
+
+
+class Client(Protocol):
+    """Somebody who is connected."""
+
+    name: str
+    connected_at: float
+    mechanism: str
+    heartbeat_s: int
+    bytes_received: int
+    bytes_sent: int
+    reads: int
+    writes: int
+
+    @property
+    def session(self) -> Session | None: ...
+    @property
+    def connection(self) -> WireConnection: ...
+    @property
+    def is_held_back(self) -> bool: ...
+    @property
+    def peer(self) -> tuple[str, int]: ...
+    @property
+    def here(self) -> tuple[str, int]: ...
+    @property
+    def tls(self) -> tuple[str, str] | None: ...
+    def close(self, error: AmqpError) -> None: ...
+
+
+class Node(Protocol):
+    """A broker that runs. Whoever changes something does so in a turn, and waits until it is written."""
+
+    config: Config
+    broker: Broker
+    started_at: float
+
+    @property
+    def clients(self) -> Collection[Client]: ...
+    @property
+    def addresses(self) -> list[str]:
+        """Where it listens, as URLs."""
+
+    @property
+    def blocked_for(self) -> str | None:
+        """Why publishers are held back, if they are."""
+
+    def begin_turn(self) -> None: ...
+    async def written(self) -> None: ...

@@ -1,0 +1,264 @@
+"""What the API can be asked: operations, each a function under a method and a path, with what its documentation says.
+
+Names of exchanges and queues may hold slashes, which stand percent-encoded in a path. So a path is cut into segments before it
+is decoded, which frameworks do the other way round.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from typing import Any, TypeAlias
+from urllib.parse import unquote
+
+import orjson
+from starlette.responses import Response
+
+from holtmq.broker.channel import Channel
+from holtmq.broker.consumer import Consumer
+from holtmq.broker.message import Message
+from holtmq.broker.vhost import VirtualHost
+from holtmq.errors import DefinitionsError, InvalidValueError, NotFoundError
+from holtmq.management.access import Caller, Need
+from holtmq.management.listing import Listing
+from holtmq.management.node import Client, Node
+from holtmq.management.statistics import Span, Statistics
+from holtmq.topology.definitions import Fields
+
+Handler: TypeAlias = "Callable[[Call], Any | Awaitable[Any]]"
+Schema: TypeAlias = Mapping[str, Any]
+BODY = "body"
+NUMBER = re.compile(r"-?[0-9]{1,18}")
+LONGEST_CHART = 1000
+
+
+class BodyFields(Fields):
+    """The body of a request. rabbitmqadmin sends flags and numbers as texts, which RabbitMQ takes."""
+
+    def __init__(self, document: object) -> None:
+        super().__init__(document, BODY)
+
+    def flag(self, name: str, *, default: bool) -> bool:
+        text = self._fields.get(name)
+        return text == "true" if text in ("true", "false") else super().flag(name, default=default)
+
+    def integer(self, name: str, default: int) -> int:
+        text = self._fields.get(name)
+        return int(text) if isinstance(text, str) and NUMBER.fullmatch(text) else super().integer(name, default)
+
+
+class Outcome:
+    """An answer without a body."""
+
+    def __init__(self, status: int, location: str | None = None) -> None:
+        self.status = status
+        self.location = location
+
+
+NO_CONTENT = Outcome(204)
+
+
+def created(*, is_new: bool, location: str | None = None) -> Outcome:
+    return Outcome(201, location) if is_new else NO_CONTENT
+
+
+class Inbox:
+    """The client's side of a channel that the API opens: it notes what came back."""
+
+    is_writable = True
+
+    def __init__(self) -> None:
+        self.returned: list[Message] = []
+        self.refused: list[int] = []
+
+    def deliver(self, consumer: Consumer, first_tag: int, messages: Any, redelivered: Any) -> None:
+        raise AssertionError("the API does not consume")
+
+    def confirm(self, tag: int, *, multiple: bool) -> None: ...
+    def refuse(self, tag: int) -> None:
+        self.refused.append(tag)
+
+    def give_back(self, message: Message) -> None:
+        self.returned.append(message)
+
+    def cancel(self, consumer: Consumer) -> None: ...
+
+
+@dataclass(slots=True)
+class Call:
+    """One request, as an operation sees it."""
+
+    node: Node
+    statistics: Statistics
+    caller: Caller
+    path: Mapping[str, str]
+    query: Mapping[str, str]
+    headers: Mapping[str, str]
+    content: bytes
+
+    @property
+    def vhost(self) -> VirtualHost:
+        """The vhost that the path names, if the caller may enter it."""
+        vhost = self.node.broker.vhosts.get(self.path["vhost"])
+        if vhost is None:
+            raise NotFoundError(f"no vhost {self.path['vhost']!r}")
+        self.caller.require_vhost(vhost.name)
+        return vhost
+
+    @property
+    def vhosts(self) -> list[VirtualHost]:
+        """The vhosts that the path names, or all that the caller may enter."""
+        if "vhost" in self.path:
+            return [self.vhost]
+        return [vhost for name, vhost in sorted(self.node.broker.vhosts.items()) if self.caller.may_enter(name)]
+
+    @property
+    def listing(self) -> Listing:
+        return Listing.of(self.query)
+
+    def span(self, kind: str) -> Span | None:
+        """The chart that is asked for: `lengths`, `msg_rates` or `data_rates`."""
+        if f"{kind}_age" not in self.query or f"{kind}_incr" not in self.query:
+            return None
+        numbers = [self.query[f"{kind}_age"], self.query[f"{kind}_incr"]]
+        if not all(number.isascii() and number.isdigit() and int(number[:9]) > 0 for number in numbers):
+            raise InvalidValueError(f"{kind}_age and {kind}_incr: expected numbers of seconds above 0, got {numbers}")
+        age_s, step_s = (int(number[:9]) for number in numbers)
+        if age_s // step_s > LONGEST_CHART:
+            raise InvalidValueError(f"{kind}_age: expected at most {LONGEST_CHART} steps of {kind}_incr, got {age_s // step_s}")
+        return Span(age_s, step_s)
+
+    def flag(self, name: str) -> bool:
+        return self.query.get(name) == "true"
+
+    def document(self) -> Any:
+        """The body as JSON."""
+        if not self.content:
+            return {}
+        try:
+            return orjson.loads(self.content)
+        except orjson.JSONDecodeError as error:
+            raise DefinitionsError(BODY, f"expected JSON, got {error}") from error
+
+    def fields(self) -> BodyFields:
+        """The body as an object, to be read field by field."""
+        return BodyFields(self.document())
+
+    @contextmanager
+    def channel(self, vhost: VirtualHost) -> Iterator[tuple[Channel, Inbox]]:
+        """A channel with the caller's rights, in a turn of the broker."""
+        self.node.begin_turn()
+        session, inbox = self.node.broker.open_session(self.caller.user, vhost.name), Inbox()
+        try:
+            yield session.open_channel(1, inbox), inbox
+        finally:
+            session.close()
+
+    def clients(self) -> list[Client]:
+        """Who is connected, as far as the caller may know."""
+        clients = sorted((client for client in self.node.clients if client.session is not None), key=lambda one: one.name)
+        if self.caller.has(Need.MONITORING):
+            return clients
+        return [client for client in clients if client.session and client.session.user.name == self.caller.user.name]
+
+
+@dataclass(frozen=True, slots=True)
+class Operation:
+    method: str
+    path: str
+    """With names in braces."""
+    handler: Handler
+    summary: str
+    need: Need
+    body: Schema | None
+    query: tuple[str, ...]
+    answers: Mapping[int, Schema | None]
+
+    @property
+    def segments(self) -> tuple[str, ...]:
+        return tuple(self.path.strip("/").split("/"))
+
+    @property
+    def parameters(self) -> tuple[str, ...]:
+        return tuple(segment[1:-1] for segment in self.segments if segment.startswith("{"))
+
+    @property
+    def changes(self) -> bool:
+        return self.method != "GET"
+
+
+OBJECT: Schema = {"type": "object"}
+LIST: Schema = {"type": "array", "items": {"type": "object"}}
+LIST_OR_PAGE: Schema = {"anyOf": [LIST, {"type": "object", "required": ["items", "page_count"]}]}
+LISTING = ("page", "page_size", "name", "use_regex", "sort", "sort_reverse", "columns")
+CHARTS = (
+    "lengths_age", "lengths_incr", "msg_rates_age", "msg_rates_incr", "data_rates_age", "data_rates_incr",
+)  # fmt: skip
+
+
+@dataclass(slots=True)
+class Operations:
+    """All operations, found by method and path."""
+
+    every: list[Operation] = field(default_factory=list)
+    _tree: dict[str, Any] = field(default_factory=dict)
+
+    def add(
+        self,
+        method: str,
+        path: str,
+        *,
+        need: Need = Need.ANY,
+        body: Schema | None = None,
+        query: Sequence[str] = (),
+        answers: Mapping[int, Schema | None] | None = None,
+    ) -> Callable[[Handler], Handler]:
+        """Put a function under a method and a path; the first line of its docstring is the summary."""
+
+        def register(handler: Handler) -> Handler:
+            summary = (handler.__doc__ or "").strip().split("\n", maxsplit=1)[0]
+            assert summary, f"{method} {path} has no docstring"
+            operation = Operation(method, path, handler, summary, need, body, tuple(query), answers or {204: None})
+            self.every.append(operation)
+            branch = self._tree
+            for segment in operation.segments:
+                branch = branch.setdefault("{}" if segment.startswith("{") else segment, {})
+            branch.setdefault("", {})[method] = operation
+            return handler
+
+        return register
+
+    def get(self, path: str, **options: Any) -> Callable[[Handler], Handler]:
+        return self.add("GET", path, **{"answers": {200: OBJECT}, **options})
+
+    def collection(self, path: str, **options: Any) -> Callable[[Handler], Handler]:
+        return self.add("GET", path, **{"answers": {200: LIST_OR_PAGE}, "query": LISTING, **options})
+
+    def find(self, raw_path: str) -> tuple[Mapping[str, Operation], list[str]] | None:
+        """The operations of a path by their methods, and the decoded segments that its names stand for."""
+        branch, found = self._tree, []
+        for segment in raw_path.strip("/").split("/"):
+            if segment and segment in branch:
+                branch = branch[segment]
+            elif "{}" in branch and segment:
+                branch = branch["{}"]
+                found.append(unquote(segment, errors="strict"))
+            else:
+                return None
+        return (branch[""], found) if "" in branch else None
+
+
+api = Operations()
+"""Filled by the modules in `resources`."""
+
+
+def answer(value: Any) -> Response:
+    """What an operation returned, as HTTP has it."""
+    if isinstance(value, Response):
+        return value
+    if isinstance(value, Outcome):
+        headers = {"location": value.location} if value.location else None
+        return Response(status_code=value.status, headers=headers)
+    return Response(orjson.dumps(value, option=orjson.OPT_NON_STR_KEYS), media_type="application/json")

@@ -1,0 +1,74 @@
+"""Channels, and the consumers on them."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+from holtmq.broker.channel import Channel
+from holtmq.errors import NotFoundError
+from holtmq.management.node import Client
+from holtmq.management.operations import CHARTS, LISTING, Call, api
+from holtmq.management.views import channel_view, consumer_view
+
+
+@api.collection("/api/channels", query=(*LISTING, *CHARTS))
+def channels(call: Call) -> Any:
+    """The channels of the connections that the caller may see."""
+    return _list(call, list(_channels(call)))
+
+
+@api.collection("/api/vhosts/{vhost}/channels")
+def channels_of_vhost(call: Call) -> Any:
+    """The channels in a vhost."""
+    vhost = call.vhost
+    return _list(call, [(channel, client) for channel, client in _channels(call) if channel.vhost is vhost])
+
+
+@api.get("/api/channels/{channel}", query=CHARTS)
+def channel(call: Call) -> dict[str, Any]:
+    """One channel, by its name, with its consumers."""
+    for found, client in _channels(call):
+        if f"{client.name} ({found.number})" == call.path["channel"]:
+            view = channel_view(found, client, call.statistics, call.span("msg_rates"))
+            owners = {found.session: client}
+            view["consumer_details"] = [consumer_view(consumer, owners) for consumer in found.consumers.values()]
+            return view
+    raise NotFoundError(f"no channel {call.path['channel']!r}")
+
+
+@api.collection("/api/consumers")
+def consumers(call: Call) -> Any:
+    """All consumers in the vhosts that the caller may enter."""
+    return _consumers(call)
+
+
+@api.collection("/api/consumers/{vhost}")
+def consumers_of_vhost(call: Call) -> Any:
+    """The consumers in a vhost."""
+    return _consumers(call)
+
+
+def _consumers(call: Call) -> Any:
+    listing = call.listing
+    owners = {client.session: client for client in call.node.clients if client.session is not None}
+    found = [consumer for vhost in call.vhosts for channel in vhost.channels for consumer in channel.consumers.values()]
+    views = [consumer_view(consumer, owners) for consumer in found if listing.matches(consumer.queue.name)]
+    return listing.apply(sorted(views, key=lambda view: (view["queue"]["name"], view["consumer_tag"])), len(found))
+
+
+def _channels(call: Call) -> Iterator[tuple[Channel, Client]]:
+    for client in call.clients():
+        if client.session is not None:
+            for channel in client.session.channels.values():
+                yield channel, client
+
+
+def _list(call: Call, found: list[tuple[Channel, Client]]) -> Any:
+    listing, span = call.listing, call.span("msg_rates")
+    views = [
+        channel_view(channel, client, call.statistics, span)
+        for channel, client in found
+        if listing.matches(f"{client.name} ({channel.number})")
+    ]
+    return listing.apply(views, len(found))

@@ -1,0 +1,88 @@
+"""Who is connected."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from holtmq.errors import ConnectionForcedError, NotFoundError
+from holtmq.management.access import Need
+from holtmq.management.node import Client
+from holtmq.management.operations import CHARTS, LISTING, NO_CONTENT, Call, Outcome, api
+from holtmq.management.views import channel_view, connection_view
+
+
+@api.collection("/api/connections", query=(*LISTING, *CHARTS))
+def connections(call: Call) -> Any:
+    """The connections that the caller may see: all, or the user's own."""
+    return _list(call, call.clients())
+
+
+@api.collection("/api/vhosts/{vhost}/connections")
+def connections_of_vhost(call: Call) -> Any:
+    """The connections to a vhost."""
+    vhost = call.vhost
+    return _list(call, [client for client in call.clients() if client.session and client.session.vhost is vhost])
+
+
+@api.collection("/api/connections/username/{user}")
+def connections_of_user(call: Call) -> Any:
+    """The connections of a user."""
+    return _list(call, _of_user(call))
+
+
+@api.add("DELETE", "/api/connections/username/{user}")
+def close_connections_of_user(call: Call) -> Outcome:
+    """Close all connections of a user."""
+    for client in _of_user(call):
+        _close(call, client)
+    return NO_CONTENT
+
+
+@api.get("/api/connections/{connection}", query=CHARTS)
+def connection(call: Call) -> dict[str, Any]:
+    """One connection, by its name."""
+    return connection_view(_find(call), call.statistics, call.span("data_rates"))
+
+
+@api.add("DELETE", "/api/connections/{connection}")
+def close_connection(call: Call) -> Outcome:
+    """Close a connection; the header X-Reason says why."""
+    _close(call, _find(call))
+    return NO_CONTENT
+
+
+@api.collection("/api/connections/{connection}/channels")
+def channels_of_connection(call: Call) -> Any:
+    """The channels of a connection."""
+    client = _find(call)
+    assert client.session is not None
+    views = [channel_view(channel, client, call.statistics) for channel in client.session.channels.values()]
+    return call.listing.apply(views, len(views))
+
+
+def _list(call: Call, clients: list[Client]) -> Any:
+    listing, span = call.listing, call.span("data_rates")
+    views = [connection_view(client, call.statistics, span) for client in clients if listing.matches(client.name)]
+    return listing.apply(views, len(clients))
+
+
+def _of_user(call: Call) -> list[Client]:
+    name = call.path["user"]
+    if name != call.caller.user.name:
+        call.caller.require(Need.MONITORING)
+    return [client for client in call.clients() if client.session and client.session.user.name == name]
+
+
+def _find(call: Call) -> Client:
+    for client in call.clients():
+        if client.name == call.path["connection"]:
+            return client
+    raise NotFoundError(f"no connection {call.path['connection']!r}")
+
+
+def _close(call: Call, client: Client) -> None:
+    if client.session is not None and client.session.user.name != call.caller.user.name:
+        call.caller.require(Need.ADMINISTRATOR)
+    reason = call.headers.get("x-reason", "Closed via management plugin")
+    call.node.begin_turn()
+    client.close(ConnectionForcedError(f"CONNECTION_FORCED - {reason}"[:200]))

@@ -1,0 +1,108 @@
+"""Runtime parameters: kept and exported, for tools and brokers that know what to do with them."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+from holtmq.broker.definitions import parameter_to_json
+from holtmq.errors import DefinitionsError, NotFoundError
+from holtmq.management.access import Need
+from holtmq.management.operations import LIST, NO_CONTENT, Call, Outcome, api, created
+from holtmq.table import require_short_string
+from holtmq.topology import Parameter
+
+VALUE = {"type": "object", "required": ["value"]}
+NEED = Need.POLICYMAKER
+
+
+@api.get("/api/parameters", need=NEED, answers={200: LIST})
+def parameters(call: Call) -> list[dict[str, Any]]:
+    """The parameters of all vhosts that the caller may enter."""
+    return _list(call)
+
+
+@api.get("/api/parameters/{component}", need=NEED, answers={200: LIST})
+def parameters_of_component(call: Call) -> list[dict[str, Any]]:
+    """The parameters of a component."""
+    return _list(call)
+
+
+@api.get("/api/parameters/{component}/{vhost}", need=NEED, answers={200: LIST})
+def parameters_in_vhost(call: Call) -> list[dict[str, Any]]:
+    """The parameters of a component in a vhost."""
+    return _list(call)
+
+
+def _list(call: Call) -> list[dict[str, Any]]:
+    vhosts, component = {vhost.name for vhost in call.vhosts}, call.path.get("component")
+    every = call.node.broker.parameters.values()
+    return [parameter_to_json(each) for each in every if each.vhost in vhosts and component in (None, each.component)]
+
+
+@api.get("/api/parameters/{component}/{vhost}/{name}", need=NEED)
+def parameter(call: Call) -> dict[str, Any]:
+    """One parameter."""
+    return parameter_to_json(_find(call, call.path["component"], call.vhost.name))
+
+
+@api.add("PUT", "/api/parameters/{component}/{vhost}/{name}", need=NEED, body=VALUE, answers={201: None, 204: None})
+def set_parameter(call: Call) -> Outcome:
+    """Set a parameter."""
+    return _set(call, call.path["component"], call.vhost.name)
+
+
+@api.add("DELETE", "/api/parameters/{component}/{vhost}/{name}", need=NEED)
+def delete_parameter(call: Call) -> Outcome:
+    """Delete a parameter."""
+    found = _find(call, call.path["component"], call.vhost.name)
+    call.node.begin_turn()
+    call.node.broker.remove_parameter(found)
+    return NO_CONTENT
+
+
+@api.get("/api/global-parameters", need=NEED, answers={200: LIST})
+def global_parameters(call: Call) -> list[dict[str, Any]]:
+    """The parameters that belong to no vhost."""
+    return [parameter_to_json(each) for each in call.node.broker.parameters.values() if each.is_global]
+
+
+@api.get("/api/global-parameters/{name}", need=NEED)
+def global_parameter(call: Call) -> dict[str, Any]:
+    """One global parameter."""
+    return parameter_to_json(_find(call, "", ""))
+
+
+@api.add("PUT", "/api/global-parameters/{name}", need=Need.ADMINISTRATOR, body=VALUE, answers={201: None, 204: None})
+def set_global_parameter(call: Call) -> Outcome:
+    """Set a global parameter."""
+    return _set(call, "", "")
+
+
+@api.add("DELETE", "/api/global-parameters/{name}", need=Need.ADMINISTRATOR)
+def delete_global_parameter(call: Call) -> Outcome:
+    """Delete a global parameter."""
+    found = _find(call, "", "")
+    call.node.begin_turn()
+    call.node.broker.remove_parameter(found)
+    return NO_CONTENT
+
+
+def _set(call: Call, component: str, vhost: str) -> Outcome:
+    document, name = call.document(), call.path["name"]
+    if not isinstance(document, dict) or "value" not in document:
+        raise DefinitionsError("body.value", "expected the value of the parameter, got nothing")
+    for text, what in ((component, "a component's name"), (name, "a parameter's name")):
+        require_short_string(text, what)
+    found = Parameter(component, name, json.dumps(document["value"]), vhost)
+    is_new = found.identity not in call.node.broker.parameters
+    call.node.begin_turn()
+    call.node.broker.set_parameter(found)
+    return created(is_new=is_new)
+
+
+def _find(call: Call, component: str, vhost: str) -> Parameter:
+    found = call.node.broker.parameters.get((component, vhost, call.path["name"]))
+    if found is None:
+        raise NotFoundError(f"no parameter {call.path['name']!r}")
+    return found

@@ -1,0 +1,81 @@
+"""A vhost as a picture has it: exchanges, queues and what leads from one to the other, with rates."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from holtmq.broker.vhost import VirtualHost
+from holtmq.management.operations import Call, api
+from holtmq.management.statistics import Statistics
+from holtmq.topology import DEFAULT_EXCHANGE
+from holtmq.topology.registry import PREDECLARED
+
+KEYS_SHOWN = 5
+
+
+@api.get("/api/topology/{vhost}")
+def topology(call: Call) -> dict[str, Any]:
+    """All exchanges, queues and connections between them; bindings of the same two are one edge."""
+    vhost, statistics = call.vhost, call.statistics
+    registry = vhost.router.registry
+    edges = _edges(vhost)
+    used = {edge["source"] for edge in edges} | {edge["destination"] for edge in edges if edge["kind"] != "queue"}
+    published = vhost.traffic().published
+    exchanges = [
+        {
+            "name": each.name,
+            "type": each.type,
+            "internal": each.internal,
+            "rate": statistics.rate(0, "exchange", vhost.name, each.name),
+        }
+        for each in registry.exchanges.values()
+        if each.name not in PREDECLARED or each.name in used or published[each.name]
+    ]
+    default_rate = statistics.rate(0, "exchange", vhost.name, DEFAULT_EXCHANGE)
+    queues = [
+        {
+            "name": queue.name,
+            "messages": queue.message_count + queue.unsettled,
+            "consumers": len(queue.consumers),
+            "dead_letter_exchange": queue.rules.dead_letter_exchange,
+            "rate_in": statistics.rate(3, "queue", vhost.name, queue.name),
+            "rate_out": _rate_out(statistics, vhost.name, queue.name),
+        }
+        for queue in vhost.queues.values()
+    ]
+    for edge in edges:
+        if edge["kind"] == "queue":
+            edge["rate"] = statistics.rate(0, "pair", vhost.name, edge["source"], edge["destination"])
+    return {"vhost": vhost.name, "exchanges": exchanges, "queues": queues, "edges": edges, "default_rate": default_rate}
+
+
+def _rate_out(statistics: Statistics, vhost: str, queue: str) -> float:
+    history = statistics.history("queue", vhost, queue)
+    return 0.0 if history is None else round(sum(history.rate(column) for column in range(4, 8)), 1)
+
+
+def _edges(vhost: VirtualHost) -> list[dict[str, Any]]:
+    edges: dict[tuple[str, str, str], dict[str, Any]] = {}
+
+    def add(source: str, kind: str, destination: str, key: str) -> None:
+        edge = edges.get((source, kind, destination))
+        if edge is None:
+            edge = edges[source, kind, destination] = {
+                "source": source, "kind": kind, "destination": destination, "bindings": 0, "keys": [],
+            }  # fmt: skip
+        edge["bindings"] += 1
+        if len(edge["keys"]) < KEYS_SHOWN:
+            edge["keys"].append(key)
+
+    registry = vhost.router.registry
+    for binding in registry.bindings():
+        add(binding.source, binding.destination_type, binding.destination, binding.routing_key)
+    for exchange in registry.exchanges.values():
+        alternate, _ = registry.alternate_exchange(exchange)
+        if alternate is not None and alternate in registry.exchanges:
+            add(exchange.name, "alternate", alternate, "")
+    for queue in vhost.queues.values():
+        dead = queue.rules.dead_letter_exchange
+        if dead is not None and dead in registry.exchanges:
+            add(queue.name, "dead-letters", dead, queue.rules.dead_letter_routing_key or "")
+    return list(edges.values())

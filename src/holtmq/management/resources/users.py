@@ -1,0 +1,232 @@
+"""Users, and what each may do in a vhost."""
+
+from __future__ import annotations
+
+import base64
+import binascii
+from typing import Any
+
+from holtmq.broker.definitions import permission_to_json, require_pattern, tags_of, user_to_json
+from holtmq.errors import DefinitionsError, NotFoundError
+from holtmq.management.access import Need
+from holtmq.management.operations import LIST, NO_CONTENT, Call, Outcome, api, created
+from holtmq.table import describe
+from holtmq.users import DEFAULT_HASHING, HASHES, SALT_BYTES, Permission, TopicPermission, User
+
+RABBITMQS_HASHING = "rabbit_password_hashing_sha256"
+"""What a hash is taken for that comes without the name of its algorithm, as RabbitMQ does."""
+USER = {
+    "type": "object",
+    "required": ["tags"],
+    "properties": {
+        "password": {"type": "string"},
+        "password_hash": {"type": "string"},
+        "hashing_algorithm": {"enum": list(HASHES)},
+        "tags": {"anyOf": [{"type": "string"}, {"type": "array", "items": {"type": "string"}}]},
+    },
+}
+TEXT = {"type": "string"}
+PERMISSION = {
+    "type": "object",
+    "required": ["configure", "write", "read"],
+    "properties": {"configure": TEXT, "write": TEXT, "read": TEXT},
+}
+TOPIC_PERMISSION = {
+    "type": "object",
+    "required": ["exchange", "write", "read"],
+    "properties": {"exchange": TEXT, "write": TEXT, "read": TEXT},
+}
+BULK = {"type": "object", "required": ["users"], "properties": {"users": {"type": "array", "items": TEXT}}}
+ADMIN = Need.ADMINISTRATOR
+
+
+@api.collection("/api/users", need=ADMIN)
+def users(call: Call) -> Any:
+    """All users, with the hashes of their passwords."""
+    listing, every = call.listing, call.node.broker.accounts.users
+    found = [user_to_json(user) for name, user in sorted(every.items()) if listing.matches(name)]
+    return listing.apply(found, len(every))
+
+
+@api.get("/api/users/without-permissions", need=ADMIN, answers={200: LIST})
+def users_without_permissions(call: Call) -> list[dict[str, Any]]:
+    """Users that may enter no vhost."""
+    accounts = call.node.broker.accounts
+    permitted = {user for user, _ in accounts.permissions}
+    return [user_to_json(user) for name, user in sorted(accounts.users.items()) if name not in permitted]
+
+
+@api.add("POST", "/api/users/bulk-delete", need=ADMIN, body=BULK)
+def delete_users(call: Call) -> Outcome:
+    """Delete several users."""
+    document = call.document()
+    names = document.get("users") if isinstance(document, dict) else None
+    if not isinstance(names, list) or not all(isinstance(name, str) for name in names):
+        raise DefinitionsError("body.users", f"expected an array of names, got {describe(names)}")
+    call.node.begin_turn()
+    for name in names:
+        if name in call.node.broker.accounts.users:
+            call.node.broker.remove_user(name)
+    return NO_CONTENT
+
+
+@api.get("/api/users/{user}", need=ADMIN)
+def user(call: Call) -> dict[str, Any]:
+    """One user."""
+    return user_to_json(_find(call))
+
+
+@api.add("PUT", "/api/users/{user}", need=ADMIN, body=USER, answers={201: None, 204: None})
+def set_user(call: Call) -> Outcome:
+    """Add a user, or change one: with a password, with a hash of one, or with none, so that only a certificate will do."""
+    name, fields = call.path["user"], call.fields()
+    document = call.document()
+    if "tags" not in document:
+        raise DefinitionsError("body.tags", "expected the tags of the user, got nothing; an empty string for none")
+    tags = tags_of(document["tags"], "body.tags")
+    password, hashed = fields.text("password", ""), fields.text("password_hash", "")
+    if password:
+        user = User.with_password(name, password, tags)
+    else:
+        default = RABBITMQS_HASHING if hashed else DEFAULT_HASHING
+        hashing = fields.text("hashing_algorithm", default)
+        if hashing not in HASHES:
+            raise DefinitionsError("body.hashing_algorithm", f"expected one of {', '.join(HASHES)}, got {hashing!r}")
+        _require_hash(hashed)
+        user = User(name, hashed, hashing, tags)
+    is_new = name not in call.node.broker.accounts.users
+    call.node.begin_turn()
+    call.node.broker.set_user(user)
+    return created(is_new=is_new)
+
+
+def _require_hash(text: str) -> None:
+    try:
+        is_hash = not text or len(base64.b64decode(text, validate=True)) > SALT_BYTES
+    except (binascii.Error, ValueError):
+        is_hash = False
+    if not is_hash:
+        raise DefinitionsError("body.password_hash", "expected a salt of 4 bytes and a digest, in base64")
+
+
+@api.add("DELETE", "/api/users/{user}", need=ADMIN)
+def delete_user(call: Call) -> Outcome:
+    """Delete a user."""
+    found = _find(call)
+    call.node.begin_turn()
+    call.node.broker.remove_user(found.name)
+    return NO_CONTENT
+
+
+@api.get("/api/users/{user}/permissions", need=ADMIN, answers={200: LIST})
+def permissions_of_user(call: Call) -> list[dict[str, Any]]:
+    """What a user may do, in each vhost."""
+    name = _find(call).name
+    return [permission_to_json(each) for each in call.node.broker.accounts.permissions.values() if each.user == name]
+
+
+@api.get("/api/users/{user}/topic-permissions", need=ADMIN, answers={200: LIST})
+def topic_permissions_of_user(call: Call) -> list[dict[str, Any]]:
+    """Which routing keys a user may use, in each vhost."""
+    name = _find(call).name
+    return [permission_to_json(each) for each in call.node.broker.accounts.topic_permissions.values() if each.user == name]
+
+
+@api.get("/api/permissions", need=ADMIN, answers={200: LIST})
+def permissions(call: Call) -> list[dict[str, Any]]:
+    """Who may do what in which vhost."""
+    return [permission_to_json(each) for _, each in sorted(call.node.broker.accounts.permissions.items())]
+
+
+@api.get("/api/permissions/{vhost}/{user}", need=ADMIN)
+def permission(call: Call) -> dict[str, Any]:
+    """What a user may do in a vhost."""
+    return permission_to_json(_find_permission(call))
+
+
+@api.add("PUT", "/api/permissions/{vhost}/{user}", need=ADMIN, body=PERMISSION, answers={201: None, 204: None})
+def set_permission(call: Call) -> Outcome:
+    """Say what a user may do in a vhost: regular expressions for the names that each right extends to."""
+    fields, key = call.fields(), (call.path["user"], call.path["vhost"])
+    patterns = [require_pattern(fields.text(right), f"body.{right}") for right in ("configure", "write", "read")]
+    _require_both(call)
+    is_new = key not in call.node.broker.accounts.permissions
+    call.node.begin_turn()
+    call.node.broker.set_permission(Permission(*key, *patterns))
+    return created(is_new=is_new)
+
+
+@api.add("DELETE", "/api/permissions/{vhost}/{user}", need=ADMIN)
+def delete_permission(call: Call) -> Outcome:
+    """Take a user's rights in a vhost away."""
+    found = _find_permission(call)
+    call.node.begin_turn()
+    call.node.broker.remove_permission(found)
+    return NO_CONTENT
+
+
+@api.get("/api/topic-permissions", need=ADMIN, answers={200: LIST})
+def topic_permissions(call: Call) -> list[dict[str, Any]]:
+    """Who may use which routing keys."""
+    return [permission_to_json(each) for _, each in sorted(call.node.broker.accounts.topic_permissions.items())]
+
+
+@api.get("/api/topic-permissions/{vhost}/{user}", need=ADMIN, answers={200: LIST})
+def topic_permissions_in_vhost_of_user(call: Call) -> list[dict[str, Any]]:
+    """Which routing keys a user may use in a vhost, by exchange."""
+    return [permission_to_json(each) for each in _find_topic_permissions(call)]
+
+
+@api.add("PUT", "/api/topic-permissions/{vhost}/{user}", need=ADMIN, body=TOPIC_PERMISSION, answers={201: None, 204: None})
+def set_topic_permission(call: Call) -> Outcome:
+    """Say which routing keys a user may use with an exchange."""
+    fields, key = call.fields(), (call.path["user"], call.path["vhost"], call.fields().text("exchange"))
+    patterns = [require_pattern(fields.text(right), f"body.{right}") for right in ("write", "read")]
+    _require_both(call)
+    is_new = key not in call.node.broker.accounts.topic_permissions
+    call.node.begin_turn()
+    call.node.broker.set_permission(TopicPermission(*key, *patterns))
+    return created(is_new=is_new)
+
+
+@api.add("DELETE", "/api/topic-permissions/{vhost}/{user}", need=ADMIN)
+def delete_topic_permissions(call: Call) -> Outcome:
+    """Take a user's restrictions to routing keys in a vhost away."""
+    found = _find_topic_permissions(call)
+    call.node.begin_turn()
+    for each in found:
+        call.node.broker.remove_permission(each)
+    return NO_CONTENT
+
+
+@api.add("DELETE", "/api/topic-permissions/{vhost}/{user}/{exchange}", need=ADMIN)
+def delete_topic_permission(call: Call) -> Outcome:
+    """Take a user's restriction to routing keys with one exchange away."""
+    found = [each for each in _find_topic_permissions(call) if each.exchange == call.path["exchange"]]
+    if not found:
+        raise NotFoundError(f"no topic permission of user {call.path['user']!r} for exchange {call.path['exchange']!r}")
+    call.node.begin_turn()
+    call.node.broker.remove_permission(found[0])
+    return NO_CONTENT
+
+
+def _find(call: Call) -> User:
+    return call.node.broker.accounts.user(call.path["user"])
+
+
+def _require_both(call: Call) -> None:
+    _find(call)
+    call.node.broker.vhost(call.path["vhost"])
+
+
+def _find_permission(call: Call) -> Permission:
+    found = call.node.broker.accounts.permissions.get((call.path["user"], call.path["vhost"]))
+    if found is None:
+        raise NotFoundError(f"user {call.path['user']!r} has no rights in vhost {call.path['vhost']!r}")
+    return found
+
+
+def _find_topic_permissions(call: Call) -> list[TopicPermission]:
+    _require_both(call)
+    every = call.node.broker.accounts.topic_permissions
+    return [each for key, each in sorted(every.items()) if key[:2] == (call.path["user"], call.path["vhost"])]

@@ -1,0 +1,131 @@
+"""Vhosts."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from holtmq.broker.definitions import permission_to_json
+from holtmq.broker.vhost import VirtualHost
+from holtmq.errors import ConnectionForcedError, DefinitionsError, NotFoundError
+from holtmq.management.access import Need
+from holtmq.management.operations import LIST, NO_CONTENT, Call, Outcome, api, created
+from holtmq.management.statistics import (
+    CONNECTION_COLUMNS,
+    IN,
+    LENGTHS,
+    OUT,
+    VHOST_COLUMNS,
+    stats,
+    vhost_numbers,
+    with_deliver_get,
+)
+from holtmq.management.views import NODE
+from holtmq.table import describe
+from holtmq.users import Permission
+
+VHOST = {
+    "type": "object",
+    "properties": {
+        "description": {"type": "string"},
+        "tags": {"anyOf": [{"type": "string"}, {"type": "array", "items": {"type": "string"}}]},
+        "tracing": {"type": "boolean"},
+    },
+}
+
+
+@api.collection("/api/vhosts")
+def vhosts(call: Call) -> Any:
+    """The vhosts that the caller may enter, or all for who monitors."""
+    listing, broker = call.listing, call.node.broker
+    seen = [
+        vhost for name, vhost in sorted(broker.vhosts.items()) if call.caller.sees_all_vhosts() or call.caller.may_enter(name)
+    ]
+    return listing.apply([_view(call, vhost) for vhost in seen if listing.matches(vhost.name)], len(seen))
+
+
+@api.get("/api/vhosts/{vhost}")
+def vhost(call: Call) -> dict[str, Any]:
+    """One vhost."""
+    return _view(call, _find(call))
+
+
+@api.add("PUT", "/api/vhosts/{vhost}", need=Need.ADMINISTRATOR, body=VHOST, answers={201: None, 204: None})
+def add_vhost(call: Call) -> Outcome:
+    """Add a vhost, or say something else of it. Who adds it may do everything in it."""
+    broker, name, fields = call.node.broker, call.path["vhost"], call.fields()
+    document = call.document()
+    fields.flag("tracing", default=False)
+    metadata: dict[str, Any] = {}
+    if "description" in document:
+        metadata["description"] = fields.text("description")
+    if "tags" in document:
+        metadata["tags"] = _tags(document["tags"])
+    is_new = name not in broker.vhosts
+    call.node.begin_turn()
+    broker.add_vhost(name, metadata)
+    if is_new:
+        broker.set_permission(Permission(call.caller.user.name, name))
+    return created(is_new=is_new)
+
+
+@api.add("DELETE", "/api/vhosts/{vhost}", need=Need.ADMINISTRATOR)
+def delete_vhost(call: Call) -> Outcome:
+    """Delete a vhost with all that is in it, and close the connections to it."""
+    found = _find(call)
+    call.node.begin_turn()
+    for client in list(call.node.clients):
+        if client.session is not None and client.session.vhost is found:
+            client.close(ConnectionForcedError(f"CONNECTION_FORCED - vhost {found.name!r} is deleted"))
+    call.node.broker.remove_vhost(found.name)
+    return NO_CONTENT
+
+
+@api.get("/api/vhosts/{vhost}/permissions", need=Need.ADMINISTRATOR, answers={200: LIST})
+def permissions_in_vhost(call: Call) -> list[dict[str, Any]]:
+    """Who may do what in a vhost."""
+    name = _find(call).name
+    return [permission_to_json(each) for each in call.node.broker.accounts.permissions.values() if each.vhost == name]
+
+
+@api.get("/api/vhosts/{vhost}/topic-permissions", need=Need.ADMINISTRATOR, answers={200: LIST})
+def topic_permissions_in_vhost(call: Call) -> list[dict[str, Any]]:
+    """Who may use which routing keys in a vhost."""
+    name = _find(call).name
+    return [permission_to_json(each) for each in call.node.broker.accounts.topic_permissions.values() if each.vhost == name]
+
+
+def _find(call: Call) -> VirtualHost:
+    found = call.node.broker.vhosts.get(call.path["vhost"])
+    if found is None:
+        raise NotFoundError(f"no vhost {call.path['vhost']!r}")
+    if not call.caller.sees_all_vhosts():
+        call.caller.require_vhost(found.name)
+    return found
+
+
+def _view(call: Call, vhost: VirtualHost) -> dict[str, Any]:
+    history = call.statistics.history("vhost", vhost.name)
+    numbers = stats(VHOST_COLUMNS, vhost_numbers(vhost, call.node.clients), history, call.span("msg_rates"))
+
+    def part(columns: tuple[str, ...]) -> dict[str, Any]:
+        return {name: numbers[name] for column in columns for name in (column, f"{column}_details")}
+
+    return {
+        "name": vhost.name,
+        "description": vhost.metadata.get("description", ""),
+        "tags": vhost.metadata.get("tags", []),
+        "default_queue_type": vhost.metadata.get("default_queue_type", "classic"),
+        "metadata": {"description": "", "tags": [], **vhost.metadata},
+        "tracing": False,
+        "cluster_state": {NODE: "running"},
+        **part((*VHOST_COLUMNS[:LENGTHS], *CONNECTION_COLUMNS)),
+        "message_stats": with_deliver_get(part((*IN, *OUT))),
+    }
+
+
+def _tags(tags: object) -> list[str]:
+    if isinstance(tags, str):
+        return [tag.strip() for tag in tags.split(",") if tag.strip()]
+    if isinstance(tags, list) and all(isinstance(tag, str) for tag in tags):
+        return tags
+    raise DefinitionsError("body.tags", f"expected an array of strings, got {describe(tags)}")

@@ -1,0 +1,185 @@
+"""Counters read from the broker now and then, by whom they are about; rates come from here, totals from the broker itself."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import Hashable, Iterable, Sequence
+from typing import Any, NamedTuple
+
+from holtmq.broker.channel import Channel
+from holtmq.broker.queue import MessageQueue
+from holtmq.broker.traffic import Churn, Outflow, Published
+from holtmq.broker.vhost import VirtualHost
+from holtmq.management.history import History
+from holtmq.management.node import Client, Node
+
+SLICE = 500
+"""So many queues are read before others have their turn."""
+KEPT = 61
+KEPT_GLOBALLY = 721
+OUT = ("deliver", "deliver_no_ack", "get", "get_no_ack", "get_empty", "redeliver", "ack")
+IN = ("publish", "confirm", "return_unroutable", "drop_unroutable")
+QUEUE_COLUMNS = ("messages_ready", "messages_unacknowledged", "messages", "publish", *OUT)
+LENGTHS = 3
+"""The first columns of a queue are its lengths, the others count its messages."""
+CHANNEL_COLUMNS = (*IN, *OUT)
+EXCHANGE_COLUMNS = ("publish_in", "publish_out")
+CONNECTION_COLUMNS = ("recv_oct", "send_oct")
+CHURN_COLUMNS = (
+    "connection_created", "connection_closed", "channel_created", "channel_closed", "queue_declared", "queue_created",
+    "queue_deleted",
+)  # fmt: skip
+VHOST_COLUMNS = ("messages_ready", "messages_unacknowledged", "messages", *CONNECTION_COLUMNS, *IN, *OUT)
+NODE_COLUMNS = ("messages_ready", "messages_unacknowledged", "messages", *IN, *OUT, *CHURN_COLUMNS)
+
+
+class Span(NamedTuple):
+    """How far back a chart goes, and in which steps."""
+
+    age_s: int
+    step_s: int
+
+
+class Statistics:
+    """Reads all counters every few seconds while the API runs."""
+
+    def __init__(self, node: Node) -> None:
+        self._node = node
+        self._histories: dict[Hashable, History] = {}
+        self._totals = History(len(NODE_COLUMNS), KEPT_GLOBALLY)
+
+    async def run(self) -> None:
+        """Never ends."""
+        while True:
+            await self.sample()
+            await asyncio.sleep(self._node.config.stats_interval_s)
+
+    async def sample(self) -> None:
+        """Read everything once; who is gone is forgotten."""
+        known: dict[Hashable, History] = {}
+        for key, values in self._all_but_queues():
+            self._add(known, key, values)
+        queues = [(vhost.name, queue) for vhost in list(self._node.broker.vhosts.values()) for queue in vhost.queues.values()]
+        for start in range(0, len(queues), SLICE):
+            for vhost, queue in queues[start : start + SLICE]:
+                if not queue.is_deleted:
+                    self._add(known, ("queue", vhost, queue.name), queue_numbers(queue))
+            await asyncio.sleep(0)
+        self._histories = known
+        self._totals.add(now_ms(), node_numbers(self._node))
+
+    def _add(self, known: dict[Hashable, History], key: Hashable, values: Sequence[int]) -> None:
+        history = self._histories.get(key) or History(len(values), KEPT)
+        history.add(now_ms(), values)
+        known[key] = history
+
+    def _all_but_queues(self) -> Iterable[tuple[Hashable, Sequence[int]]]:
+        for vhost in self._node.broker.vhosts.values():
+            yield ("vhost", vhost.name), vhost_numbers(vhost, self._node.clients)
+            traffic = vhost.traffic()
+            for exchange, count in traffic.published.items():
+                yield ("exchange", vhost.name, exchange), (count, traffic.routed[exchange])
+            for pair, count in traffic.pairs.items():
+                yield ("pair", vhost.name, *pair), (count,)
+        for client in self._node.clients:
+            yield ("connection", client.name), (client.bytes_received, client.bytes_sent)
+            if client.session is not None:
+                for channel in client.session.channels.values():
+                    yield ("channel", client.name, channel.number), channel_numbers(channel)
+
+    def history(self, *key: Hashable) -> History | None:
+        return self._histories.get(key)
+
+    @property
+    def totals(self) -> History:
+        return self._totals
+
+    def rate(self, column: int, *key: Hashable) -> float:
+        history = self._histories.get(key)
+        return history.rate(column) if history is not None else 0.0
+
+
+def now_ms() -> int:
+    return time.time_ns() // 1_000_000
+
+
+def queue_numbers(queue: MessageQueue) -> tuple[int, ...]:
+    ready, unsettled = queue.message_count, queue.unsettled
+    return (ready, unsettled, ready + unsettled, queue.arrived, *_out(queue.outflow, queue.acknowledged))
+
+
+def channel_numbers(channel: Channel) -> tuple[int, ...]:
+    flow = channel.outflow
+    return (*_in(channel.inflow), *_out(flow, flow.acknowledged(channel.unsettled_count)))
+
+
+def vhost_numbers(vhost: VirtualHost, clients: Iterable[Client]) -> tuple[int, ...]:
+    here = [client for client in clients if client.session is not None and client.session.vhost is vhost]
+    octets = sum(client.bytes_received for client in here), sum(client.bytes_sent for client in here)
+    return (*lengths(vhost), *octets, *_flows(vhost))
+
+
+def node_numbers(node: Node) -> tuple[int, ...]:
+    vhosts = node.broker.vhosts.values()
+    rows = [(*lengths(vhost), *_flows(vhost)) for vhost in vhosts]
+    return (*(sum(column) for column in zip(*rows, strict=True)), *_churn(node.broker.churn))
+
+
+def lengths(vhost: VirtualHost) -> tuple[int, int, int]:
+    ready = sum([queue.message_count for queue in vhost.queues.values()])
+    unsettled = sum([queue.unsettled for queue in vhost.queues.values()])
+    return ready, unsettled, ready + unsettled
+
+
+def stats(columns: Sequence[str], values: Sequence[int], history: History | None, span: Span | None) -> dict[str, Any]:
+    """Numbers with their rates, each as `name` and `name_details`."""
+    found: dict[str, Any] = {}
+    for place, name in enumerate(columns):
+        found[name] = values[place]
+        if history is None:
+            found[f"{name}_details"] = {"rate": 0.0}
+        elif span is None:
+            found[f"{name}_details"] = {"rate": history.rate(place)}
+        else:
+            found[f"{name}_details"] = history.samples(place, now_ms(), span.age_s, span.step_s)
+    return found
+
+
+def with_deliver_get(found: dict[str, Any]) -> dict[str, Any]:
+    """RabbitMQ's sum of all ways in which messages go out."""
+    if not found:
+        return found
+    parts = ("deliver", "deliver_no_ack", "get", "get_no_ack")
+    rate = sum(found[f"{name}_details"]["rate"] for name in parts)
+    found["deliver_get"] = sum(found[name] for name in parts)
+    found["deliver_get_details"] = {"rate": round(rate, 1)}
+    charts = [found[f"{name}_details"].get("samples") for name in parts]
+    if all(chart is not None for chart in charts):
+        rows = zip(*charts, strict=True)
+        found["deliver_get_details"]["samples"] = [
+            {"sample": sum(part["sample"] for part in row), "timestamp": row[0]["timestamp"]} for row in rows
+        ]
+    return found
+
+
+def _in(flow: Published) -> tuple[int, ...]:
+    return flow.published, flow.confirmed, flow.returned, flow.dropped
+
+
+def _out(flow: Outflow, acknowledged: int) -> tuple[int, ...]:
+    return (
+        flow.delivered, flow.sent, flow.fetched, flow.fetched_for_good, flow.fetched_in_vain, flow.redelivered, acknowledged,
+    )  # fmt: skip
+
+
+def _flows(vhost: VirtualHost) -> tuple[int, ...]:
+    inflow, outflow, acknowledged = vhost.flows()
+    return (*_in(inflow), *_out(outflow, acknowledged))
+
+
+def _churn(churn: Churn) -> tuple[int, ...]:
+    return (
+        churn.connections_opened, churn.connections_closed, churn.channels_opened, churn.channels_closed,
+        churn.queues_declared, churn.queues_created, churn.queues_deleted,
+    )  # fmt: skip

@@ -1,0 +1,230 @@
+"""Exchanges, queues, bindings and clients as JSON, with the names that RabbitMQ gives to what is in them."""
+
+from __future__ import annotations
+
+import base64
+import hashlib
+import json
+import socket
+from collections.abc import Mapping
+from datetime import UTC, datetime
+from typing import Any
+from urllib.parse import quote
+
+from holtmq.broker.channel import Channel
+from holtmq.broker.consumer import Consumer
+from holtmq.broker.queue import MessageQueue
+from holtmq.broker.session import Session
+from holtmq.broker.vhost import VirtualHost
+from holtmq.management.node import Client
+from holtmq.management.statistics import (
+    CHANNEL_COLUMNS,
+    CONNECTION_COLUMNS,
+    EXCHANGE_COLUMNS,
+    LENGTHS,
+    QUEUE_COLUMNS,
+    Span,
+    Statistics,
+    channel_numbers,
+    queue_numbers,
+    stats,
+    with_deliver_get,
+)
+from holtmq.table import to_plain
+from holtmq.table_json import table_to_json
+from holtmq.topology import Binding, Exchange, Policy
+
+NODE = f"holtmq@{socket.gethostname()}"
+HASH_BYTES = 9
+
+
+def plain_queue(queue: MessageQueue) -> dict[str, Any]:
+    """A queue without its numbers."""
+    declared = queue.declared
+    return {
+        "name": queue.name,
+        "vhost": declared.vhost,
+        "durable": declared.durable,
+        "auto_delete": declared.auto_delete,
+        "exclusive": declared.exclusive,
+        "arguments": table_to_json(declared.arguments),
+        "type": declared.arguments.get("x-queue-type", "classic"),
+        "node": NODE,
+        "state": "running",
+    }
+
+
+def queue_view(queue: MessageQueue, vhost: VirtualHost, statistics: Statistics, span: Span | None = None) -> dict[str, Any]:
+    history = statistics.history("queue", vhost.name, queue.name)
+    numbers = stats(QUEUE_COLUMNS, queue_numbers(queue), history, span)
+    messages = {name: numbers[name] for column in QUEUE_COLUMNS[:LENGTHS] for name in (column, f"{column}_details")}
+    counted = {name: numbers[name] for column in QUEUE_COLUMNS[LENGTHS:] for name in (column, f"{column}_details")}
+    policy = vhost.router.registry.queue_policy(queue.name)
+    owner = queue.owner
+    return {
+        **plain_queue(queue),
+        **messages,
+        "message_stats": with_deliver_get(counted) if _any(counted, QUEUE_COLUMNS[LENGTHS:]) else {},
+        "message_bytes": queue.message_bytes,
+        "message_bytes_ready": queue.message_bytes,
+        "messages_ram": queue.messages_in_memory,
+        "memory": queue.memory,
+        "consumers": len(queue.consumers),
+        "consumer_utilisation": None,
+        "policy": policy.name if policy is not None else None,
+        "operator_policy": None,
+        "effective_policy_definition": to_plain(policy.definition) if policy is not None else {},
+        "exclusive_consumer_tag": next((one.tag for one in queue.consumers if one.is_exclusive), None),
+        "single_active_consumer_tag": queue.active_tag,
+        **({"owner_pid_details": {"name": None}} if owner is not None else {}),
+    }
+
+
+def exchange_view(exchange: Exchange, vhost: VirtualHost, statistics: Statistics, span: Span | None = None) -> dict[str, Any]:
+    history = statistics.history("exchange", vhost.name, exchange.name)
+    _, policy = vhost.router.registry.alternate_exchange(exchange)
+    return {
+        "name": exchange.name,
+        "vhost": vhost.name,
+        "type": exchange.type,
+        "durable": exchange.durable,
+        "auto_delete": exchange.auto_delete,
+        "internal": exchange.internal,
+        "arguments": table_to_json(exchange.arguments),
+        "policy": policy.name if policy is not None else None,
+        "user_who_performed_action": "",
+        "message_stats": {} if history is None else stats(EXCHANGE_COLUMNS, history.last(), history, span),
+    }
+
+
+def binding_view(binding: Binding) -> dict[str, Any]:
+    return {
+        "source": binding.source,
+        "vhost": binding.vhost,
+        "destination": binding.destination,
+        "destination_type": binding.destination_type,
+        "routing_key": binding.routing_key,
+        "arguments": table_to_json(binding.arguments),
+        "properties_key": properties_key(binding),
+    }
+
+
+def properties_key(binding: Binding) -> str:
+    """What tells a binding from others between the same two: its key and, where it has some, a hash of its arguments."""
+    if not binding.arguments:
+        return quote(binding.routing_key, safe="") or "~"
+    text = json.dumps(table_to_json(binding.arguments), sort_keys=True, separators=(",", ":"))
+    digest = hashlib.sha256(text.encode()).digest()[:HASH_BYTES]
+    return f"{quote(binding.routing_key, safe='')}~{base64.urlsafe_b64encode(digest).decode()}"
+
+
+def policy_view(policy: Policy) -> dict[str, Any]:
+    return {
+        "vhost": policy.vhost,
+        "name": policy.name,
+        "pattern": policy.pattern,
+        "apply-to": policy.apply_to,
+        "definition": table_to_json(policy.definition),
+        "priority": policy.priority,
+    }
+
+
+def connection_view(client: Client, statistics: Statistics, span: Span | None = None) -> dict[str, Any]:
+    session, wire = client.session, client.connection
+    assert session is not None
+    history = statistics.history("connection", client.name)
+    (peer_host, peer_port), (host, port) = client.peer, client.here
+    protocol, cipher = client.tls or (None, None)
+    properties = table_to_json(wire.client_properties)
+    return {
+        "name": client.name,
+        "user": session.user.name,
+        "vhost": session.vhost.name,
+        "user_provided_name": properties.get("connection_name"),
+        "state": "blocked" if wire.is_blocked else "flow" if client.is_held_back else "running",
+        "channels": len(session.channels),
+        "protocol": "AMQP 0-9-1",
+        "auth_mechanism": client.mechanism,
+        "ssl": client.tls is not None,
+        "ssl_protocol": protocol,
+        "ssl_cipher": cipher,
+        "peer_host": peer_host,
+        "peer_port": peer_port,
+        "host": host,
+        "port": port,
+        "type": "network",
+        "node": NODE,
+        "timeout": client.heartbeat_s,
+        "frame_max": wire.frame_max,
+        "channel_max": wire.channel_max,
+        "client_properties": properties,
+        "connected_at": int(client.connected_at * 1000),
+        "recv_cnt": client.reads,
+        "send_cnt": client.writes,
+        "send_pend": 0,
+        **stats(CONNECTION_COLUMNS, (client.bytes_received, client.bytes_sent), history, span),
+    }
+
+
+def channel_view(channel: Channel, client: Client, statistics: Statistics, span: Span | None = None) -> dict[str, Any]:
+    history = statistics.history("channel", client.name, channel.number)
+    numbers = channel_numbers(channel)
+    return {
+        "name": f"{client.name} ({channel.number})",
+        "number": channel.number,
+        "user": channel.session.user.name,
+        "vhost": channel.vhost.name,
+        "node": NODE,
+        "state": "running",
+        "connection_details": connection_details(client),
+        "consumer_count": len(channel.consumers),
+        "prefetch_count": channel.consumer_prefetch,
+        "global_prefetch_count": channel.prefetch,
+        "confirm": channel.is_confirming,
+        "transactional": channel.is_transactional,
+        "messages_unacknowledged": channel.unsettled_count,
+        "messages_unconfirmed": channel.published - channel.confirmed,
+        "messages_uncommitted": channel.uncommitted,
+        "acks_uncommitted": channel.unsettled_count - len(channel.unsettled),
+        "message_stats": with_deliver_get(stats(CHANNEL_COLUMNS, numbers, history, span)) if any(numbers) else {},
+    }
+
+
+def connection_details(client: Client) -> dict[str, Any]:
+    host, port = client.peer
+    return {"name": client.name, "peer_host": host, "peer_port": port}
+
+
+def consumer_view(consumer: Consumer, owners: Mapping[Session, Client]) -> dict[str, Any]:
+    channel, queue = consumer.channel, consumer.queue
+    client = owners.get(channel.session)
+    details = {"name": "", "number": channel.number, "user": channel.session.user.name, "node": NODE}
+    if client is not None:
+        host, port = client.peer
+        details |= {
+            "name": f"{client.name} ({channel.number})",
+            "connection_name": client.name,
+            "peer_host": host,
+            "peer_port": port,
+        }
+    is_active = not isinstance(queue, MessageQueue) or queue.active_tag in (None, consumer.tag)
+    return {
+        "consumer_tag": consumer.tag,
+        "queue": {"name": queue.name, "vhost": channel.vhost.name},
+        "ack_required": not consumer.is_auto_ack,
+        "exclusive": consumer.is_exclusive,
+        "prefetch_count": consumer.prefetch,
+        "active": is_active,
+        "activity_status": "up" if is_active else "waiting",
+        "arguments": {"x-priority": consumer.priority} if consumer.priority else {},
+        "messages_unacknowledged": consumer.in_flight,
+        "channel_details": details,
+    }
+
+
+def moment(seconds: float) -> str:
+    return datetime.fromtimestamp(seconds, UTC).isoformat(timespec="milliseconds")
+
+
+def _any(counted: Mapping[str, Any], columns: tuple[str, ...]) -> bool:
+    return any(counted[column] for column in columns)
