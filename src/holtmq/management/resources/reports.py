@@ -25,7 +25,7 @@ TITLE_WITHIN = 4096
 # A report is a page of its own with its scripts in it. It may run them, but has no origin: nothing of ours is within its reach.
 REPORT_POLICY = (
     "sandbox allow-scripts allow-downloads; default-src 'none'; script-src 'unsafe-inline'; "
-    "style-src 'unsafe-inline'; img-src data:"
+    "style-src 'unsafe-inline'; img-src data:; frame-ancestors 'self'"
 )
 
 
@@ -57,7 +57,7 @@ def serve_report(call: Call) -> Response:
     is_good = ends_at.isascii() and ends_at.isdigit() and hmac.compare_digest(_seal(name, int(ends_at)), seal)
     if not is_good or int(ends_at) < time.time():
         raise UnauthenticatedError("expected a ticket that is less than a minute old; open the report from the page again")
-    headers = {"content-security-policy": REPORT_POLICY}
+    headers = {"content-security-policy": REPORT_POLICY, "x-frame-options": "SAMEORIGIN"}
     return Response(_find(call).read_bytes(), media_type="text/html", headers=headers)
 
 

@@ -1,0 +1,59 @@
+// Requests to the broker. A login is kept for as long as the tab lives, and sent with every request; there are no cookies.
+
+const STORED = "holtmq.login";
+
+export class ApiError extends Error {
+  constructor(status, reason) {
+    super(reason);
+    this.status = status;
+  }
+}
+
+export const login = {
+  get: () => sessionStorage.getItem(STORED),
+  set(user, password) {
+    const bytes = new TextEncoder().encode(`${user}:${password}`);
+    sessionStorage.setItem(STORED, btoa(String.fromCharCode(...bytes)));
+  },
+  forget: () => sessionStorage.removeItem(STORED),
+};
+
+/** The address of a resource; each segment may hold anything, slashes included. */
+export function at(...segments) {
+  return "/api/" + segments.map(encodeURIComponent).join("/");
+}
+
+/** The name of an exchange in an address: the default exchange has none of its own. */
+export const exchangeName = (name) => name || "amq.default";
+
+export function query(url, parameters) {
+  const given = Object.entries(parameters).filter(([, value]) => value !== "" && value != null && value !== false);
+  return given.length ? `${url}?${new URLSearchParams(given)}` : url;
+}
+
+export async function call(method, url, body) {
+  const headers = { authorization: `Basic ${login.get() ?? ""}` };
+  if (body !== undefined) headers["content-type"] = "application/json";
+  let response;
+  try {
+    response = await fetch(url, {
+      method,
+      headers,
+      credentials: "omit",
+      body: body === undefined ? undefined : typeof body === "string" ? body : JSON.stringify(body),
+    });
+  } catch {
+    throw new ApiError(0, "The broker does not answer. Is it running?");
+  }
+  const text = await response.text();
+  if (response.ok) return text ? JSON.parse(text) : null;
+  let reason = text || response.statusText;
+  try {
+    reason = JSON.parse(text).reason ?? reason;
+  } catch {
+    // not JSON: the text will have to do
+  }
+  throw new ApiError(response.status, reason);
+}
+
+export const get = (url) => call("GET", url);

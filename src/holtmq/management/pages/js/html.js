@@ -1,0 +1,2 @@
+// The one place that names the view library.
+export { html, render, useEffect, useLayoutEffect, useMemo, useRef, useState, useCallback } from "../vendor/preact/htm-preact.js";

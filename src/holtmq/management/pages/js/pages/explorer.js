@@ -1,0 +1,127 @@
+// Where a message would go, and why; also with a binding that is not there yet.
+
+import { html, useEffect, useState } from "../html.js";
+import { at, call, exchangeName } from "../api.js";
+import { link, tell, useDebounced, useResource } from "../state.js";
+import { ArgumentList, Arguments, Check, Choice, Failure, Tag, Text, readArguments } from "../parts.js";
+import { Graph } from "../graph.js";
+import { useVhosts } from "../vhosts.js";
+import { shownName } from "./exchanges.js";
+
+const NO_DRAFT = { source: "", kind: "queue", destination: "", key: "", rows: [] };
+
+export function Explorer({ query }) {
+  const vhosts = useVhosts();
+  const [chosen, setChosen] = useState(query.get("vhost"));
+  const vhost = chosen ?? vhosts[0];
+  const [exchange, setExchange] = useState(query.get("exchange") ?? "");
+  const [key, setKey] = useState(query.get("key") ?? "");
+  const [headers, setHeaders] = useState([]);
+  const [hasDraft, setHasDraft] = useState(false);
+  const [draft, setDraft] = useState(NO_DRAFT);
+  const [answer, setAnswer] = useState({});
+  const exchanges = useResource(vhost === undefined ? null : `${at("exchanges", vhost)}?columns=name,type`, 0);
+  const queues = useResource(vhost === undefined ? null : `${at("queues", vhost)}?columns=name`, 0);
+  const question = useDebounced(JSON.stringify({ vhost, exchange, key, headers, draft: hasDraft ? draft : null }), 200);
+  useEffect(() => {
+    let isStale = false;
+    const { vhost, exchange, key, headers, draft } = JSON.parse(question);
+    if (vhost === undefined) return undefined;
+    const ask = async () => {
+      const url = at("exchanges", vhost, exchangeName(exchange), "explain");
+      const body = { routing_key: key, headers: readArguments(headers) };
+      const now = await call("POST", url, body);
+      let then = null;
+      if (draft?.source && draft.destination) {
+        const drafts = [{ source: draft.source, destination: draft.destination, destination_type: draft.kind, routing_key: draft.key, arguments: readArguments(draft.rows) }];
+        then = await call("POST", url, { ...body, drafts });
+      }
+      return { now, then };
+    };
+    ask().then((answer) => isStale || setAnswer(answer), (error) => isStale || setAnswer({ error }));
+    return () => { isStale = true; };
+  }, [question]);
+  const names = (resource) => (resource.data ?? []).map((each) => each.name);
+  const change = (part) => setDraft({ ...draft, ...part });
+  const addDraft = async () => {
+    try {
+      const kind = draft.kind === "queue" ? "q" : "e";
+      await call("POST", at("bindings", vhost, "e", draft.source, kind, draft.destination), { routing_key: draft.key, arguments: readArguments(draft.rows) });
+      tell(`${draft.destination} is bound to ${draft.source}.`);
+      setHasDraft(false);
+      setDraft(NO_DRAFT);
+    } catch (error) {
+      setAnswer({ ...answer, error });
+    }
+  };
+  const { now, then, error } = answer;
+  return html`<h1>Route explorer</h1><p class="quiet">Which queues a message would reach, by which bindings, and which ones came close. Nothing is published.</p>
+    <section class="panel form">
+      <div class="fields">
+        ${vhosts.length > 1 && html`<${Choice} label="Virtual host" options=${vhosts} value=${vhost} onChange=${(event) => setChosen(event.target.value)} />`}
+        <${Choice} label="Exchange" value=${exchange} onChange=${(event) => setExchange(event.target.value)} options=${names(exchanges).map((name) => ({ value: name, label: shownName(name) }))} />
+        <${Text} label="Routing key" value=${key} onInput=${(event) => setKey(event.target.value)} />
+      </div>
+      <${Arguments} legend="Headers" value=${headers} onChange=${setHeaders} />
+      <${Check} label="with a binding that is not there yet" checked=${hasDraft} onChange=${(event) => setHasDraft(event.target.checked)} />
+      ${hasDraft && html`<fieldset><legend>Draft of a binding</legend><div class="form"><div class="fields">
+        <${Text} label="From exchange" list="draft-exchanges" value=${draft.source} onInput=${(event) => change({ source: event.target.value })} />
+        <${Choice} label="To" value=${draft.kind} options=${["queue", "exchange"]} onChange=${(event) => change({ kind: event.target.value })} />
+        <${Text} label="Name" list=${draft.kind === "queue" ? "draft-queues" : "draft-exchanges"} value=${draft.destination} onInput=${(event) => change({ destination: event.target.value })} />
+        <${Text} label="Binding key" value=${draft.key} onInput=${(event) => change({ key: event.target.value })} /></div>
+        <${Arguments} legend="Draft arguments" value=${draft.rows} onChange=${(rows) => change({ rows })} suggestions=${["x-match"]} />
+        <div class="row end"><button class="primary" disabled=${!then} onClick=${addDraft}>Add this binding</button></div></div></fieldset>`}
+      <datalist id="draft-exchanges">${names(exchanges).filter(Boolean).map((name) => html`<option value=${name}></option>`)}</datalist>
+      <datalist id="draft-queues">${names(queues).map((name) => html`<option value=${name}></option>`)}</datalist>
+    </section>
+    <${Failure} error=${error} />
+    ${then && html`<${Difference} now=${now} then=${then} />`}
+    ${now && html`<${Explained} explanation=${then ?? now} before=${then ? now : null} vhost=${vhost} />`}`;
+}
+
+function Difference({ now, then }) {
+  const gained = then.queues.filter((queue) => !now.queues.includes(queue));
+  const lost = now.queues.filter((queue) => !then.queues.includes(queue));
+  const words = [gained.length && `it would also reach ${gained.join(", ")}`, lost.length && `it would no longer reach ${lost.join(", ")}`].filter(Boolean);
+  return html`<p class=${`note ${words.length ? "warn" : ""}`} role="status">With the draft ${words.join(", and ") || "nothing changes for this message"}.</p>`;
+}
+
+const bindingKey = (each) => JSON.stringify([each.destination_type, each.destination, each.routing_key, each.arguments]);
+
+/** The path of a message as a picture, and hop by hop in words. */
+export function Explained({ explanation, before, vhost }) {
+  const { queues, hops, routing_keys: keys } = explanation;
+  const old = new Set((before?.hops ?? []).flatMap((hop) => hop.matches.map((match) => `${hop.exchange} ${bindingKey(match)}`)));
+  const isNew = (hop, match) => Boolean(before) && !old.has(`${hop.exchange} ${bindingKey(match)}`);
+  const nodes = new Map();
+  const edges = [];
+  for (const hop of hops) nodes.set(`exchange ${hop.exchange}`, { label: shownName(hop.exchange), kind: `exchange ${hop.type} lit`, sub: hop.type });
+  for (const hop of hops) {
+    const from = `exchange ${hop.exchange}`;
+    const add = (binding, kind, label) => {
+      const to = `${binding.destination_type} ${binding.destination}`;
+      const isLit = kind !== "near";
+      if (!nodes.has(to)) nodes.set(to, { label: shownName(binding.destination), kind: `${binding.destination_type} ${isLit ? "lit" : "dim"}`, sub: binding.destination_type });
+      else if (isLit) nodes.get(to).kind = nodes.get(to).kind.replace("dim", "lit");
+      edges.push({ from, to, kind, label, title: binding.reason });
+    };
+    for (const match of hop.matches) add(match, isNew(hop, match) ? "lit new" : "lit", match.routing_key);
+    for (const miss of hop.near_misses.slice(0, 6)) add(miss, "near", miss.routing_key);
+    const next = hops.find((other) => /alternate/i.test(other.cause) && other.cause.includes(`'${hop.exchange}'`));
+    if (!hop.matches.length && next) edges.push({ from, to: `exchange ${next.exchange}`, kind: "lit", label: "nothing matched" });
+  }
+  const list = [...nodes].map(([id, node]) => ({ id, ...node }));
+  const structure = JSON.stringify([[...nodes.keys()], edges.map((edge) => [edge.from, edge.to, edge.kind])]);
+  return html`<div class="grid" style=${{ marginTop: "1rem" }}>
+    <section class="panel"><h2>Path</h2><${Graph} title="Path of the message" nodes=${list} edges=${edges} structure=${structure} isStill />
+      <p class="small quiet">Bright lines carry the message; dashed ones came close.</p></section>
+    <section class="panel" aria-live="polite"><h2>${queues.length ? `It reaches ${queues.length === 1 ? "1 queue" : `${queues.length} queues`}` : "It reaches no queue"}</h2>
+      ${queues.length > 0 && html`<p>${queues.map((queue) => html`<a href=${link("queues", vhost ?? explanation.vhost, queue)}>${queue}</a> `)}</p>`}
+      ${keys.length > 1 && html`<p class="small quiet">Routing keys, with those of CC and BCC: ${keys.join(", ")}</p>`}
+      ${hops.map((hop) => html`<div class="hop"><h3>${shownName(hop.exchange)} <${Tag} kind=${hop.type}>${hop.type}<//></h3><p class="small quiet">${hop.cause}; ${hop.matches.length} of ${hop.bindings} bindings match${hop.note ? `; ${hop.note}` : ""}</p>
+        ${hop.matches.length > 0 && html`<ul>${hop.matches.map((match) => html`<li>→ ${match.destination_type} <b>${match.destination}</b> by <code>${match.routing_key || "(empty key)"}</code> <${ArgumentList} value=${match.arguments} />: ${match.reason}${match.note ? ` (${match.note})` : ""} ${isNew(hop, match) && html`<${Tag} kind="bad">draft<//>`}</li>`)}</ul>`}
+        ${hop.near_misses.length > 0 && html`<details open=${!hop.matches.length}><summary>Near misses: ${hop.near_misses.length}</summary><ul>${hop.near_misses.map((miss) => html`<li>${miss.destination_type} <b>${miss.destination}</b> by <code>${miss.routing_key || "(empty key)"}</code> <${ArgumentList} value=${miss.arguments} />: ${miss.reason}</li>`)}</ul></details>`}
+      </div>`)}
+    </section>
+  </div>`;
+}

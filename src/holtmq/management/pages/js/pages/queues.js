@@ -1,0 +1,123 @@
+import { html, useState } from "../html.js";
+import { at, call } from "../api.js";
+import { go, link, useResource } from "../state.js";
+import { ArgumentList, Arguments, Check, Choice, Confirmed, Facts, Failure, Figure, Form, Listing, Opens, Table, Tag, Text, readArguments } from "../parts.js";
+import { asLevels, asRates, Chart } from "../chart.js";
+import { bytes, count, rate, rateOf } from "../format.js";
+import { VhostChoice } from "../vhosts.js";
+import { BindForm, BindingTable } from "./bindings.js";
+import { consumerColumns } from "./channels.js";
+import { Publish, shownName } from "./exchanges.js";
+
+const QUEUE_ARGUMENTS = [
+  "x-message-ttl", "x-expires", "x-max-length", "x-max-length-bytes", "x-overflow", "x-dead-letter-exchange", "x-dead-letter-routing-key", "x-max-priority",
+  "x-single-active-consumer", "x-delivery-limit",
+];
+const LISTED = "name,vhost,durable,auto_delete,exclusive,arguments,policy,messages,messages_ready,messages_unacknowledged,consumers,message_stats";
+
+export function Queues() {
+  const [version, setVersion] = useState(0);
+  const columns = () => [
+    { label: "Name", sort: "name", show: (each) => html`<a href=${link("queues", each.vhost, each.name)}>${each.name}</a>` },
+    { label: "Vhost", sort: "vhost", show: (each) => each.vhost },
+    { label: "Features", show: (each) => html`${!each.durable && html`<${Tag}>transient<//> `}${each.auto_delete && html`<${Tag}>auto-delete<//> `}${each.exclusive && html`<${Tag}>exclusive<//> `}${each.policy && html`<${Tag}>policy ${each.policy}<//> `}<${ArgumentList} value=${each.arguments} />` },
+    { label: "Ready", sort: "messages_ready", number: true, show: (each) => count(each.messages_ready) },
+    { label: "Unacknowledged", sort: "messages_unacknowledged", number: true, show: (each) => count(each.messages_unacknowledged) },
+    { label: "Consumers", sort: "consumers", number: true, show: (each) => count(each.consumers) },
+    { label: "In", sort: "message_stats.publish_details.rate", number: true, show: (each) => rate(rateOf(each.message_stats, "publish")) },
+    { label: "Out", sort: "message_stats.deliver_get_details.rate", number: true, show: (each) => rate(rateOf(each.message_stats, "deliver_get")) },
+  ];
+  const add = html`<${Opens} label="Add a queue" kind="primary">${(close) => html`<${DeclareQueue} done=${() => { close(); setVersion(version + 1); }} />`}<//>`;
+  return html`<h1>Queues</h1><${Listing} caption="queues" url="/api/queues" parameters=${{ columns: LISTED }} columns=${columns} version=${version} actions=${add} empty="There are no queues." />`;
+}
+
+function DeclareQueue({ done }) {
+  const [rows, setRows] = useState([]);
+  const submit = async ({ elements }) => {
+    const body = { durable: elements.durable.checked, auto_delete: elements.autodelete.checked, arguments: readArguments(rows) };
+    await call("PUT", at("queues", elements.vhost.value, elements.queue.value), body);
+    return `Queue ${elements.queue.value} is there.`;
+  };
+  return html`<${Form} label="Add" submit=${submit} done=${done}>
+    <div class="fields"><${VhostChoice} /><${Text} label="Name" name="queue" required /></div>
+    <div class="row"><${Check} label="durable" name="durable" defaultChecked /><${Check} label="delete when its last consumer goes" name="autodelete" /></div>
+    <${Arguments} value=${rows} onChange=${setRows} suggestions=${QUEUE_ARGUMENTS} />
+  <//>`;
+}
+
+export function QueuePage({ of: [vhost, name] }) {
+  const url = at("queues", vhost, name);
+  const { data, error, reload } = useResource(`${url}?lengths_age=300&lengths_incr=5`);
+  const bindings = useResource(`${url}/bindings`);
+  const remove = async () => {
+    await call("DELETE", url);
+    go("queues");
+    return `Queue ${name} was deleted.`;
+  };
+  const purge = async () => {
+    await call("DELETE", `${url}/contents`);
+    reload();
+    return `Queue ${name} was purged.`;
+  };
+  const stats = data?.message_stats ?? {};
+  const policy = data && Object.keys(data.effective_policy_definition).length > 0;
+  return html`<p class="crumbs"><a href="#/queues">Queues</a> in ${vhost}</p>
+    <div class="row spread"><h1>${name}</h1><div class="row">
+      <a class="button" href=${`#/topology?vhost=${encodeURIComponent(vhost)}&focus=${encodeURIComponent(name)}`}>In the topology</a>
+      <${Opens} label="Move messages">${(close) => html`<${MoveForm} vhost=${vhost} name=${name} ready=${data?.messages_ready} done=${() => { close(); reload(); }} />`}<//>
+      <${Confirmed} label="Purge" question=${`Remove all ready messages from ${name}? There are ${count(data?.messages_ready)}.`} act=${purge} />
+      <${Confirmed} label="Delete" question=${`Delete the queue ${name}, with its ${count(data?.messages)} messages and its bindings?`} act=${remove} /></div></div>
+    <${Failure} error=${error} />
+    ${data && html`<div class="figures"><${Figure} label="ready" value=${count(data.messages_ready)} /><${Figure} label="unacknowledged" value=${count(data.messages_unacknowledged)} /><${Figure} label="in" value=${rate(rateOf(stats, "publish"))} /><${Figure} label="out" value=${rate(rateOf(stats, "deliver_get"))} /><${Figure} label="consumers" value=${count(data.consumers)} /><${Figure} label="bodies" value=${bytes(data.message_bytes)} /></div>
+    <div class="grid">
+      <div class="panel"><${Chart} title="Messages" lines=${{ ready: asLevels(data.messages_ready_details.samples), unacknowledged: asLevels(data.messages_unacknowledged_details.samples) }} /></div>
+      <div class="panel"><${Chart} title="Messages a second" isRate lines=${{ in: asRates(stats.publish_details?.samples), out: asRates(stats.deliver_get_details?.samples), acknowledged: asRates(stats.ack_details?.samples) }} /></div>
+    </div>
+    <section class="panel"><${Facts} of=${{
+      durable: data.durable ? "yes" : "no", "auto-delete": data.auto_delete ? "yes" : null, exclusive: data.exclusive ? "yes" : null, arguments: Object.keys(data.arguments).length ? html`<${ArgumentList} value=${data.arguments} />` : null,
+      policy: data.policy, "set by the policy": policy ? html`<${ArgumentList} value=${data.effective_policy_definition} />` : null, "of the messages, in memory": count(data.messages_ram),
+      "fed right now by": data.incoming.length ? data.incoming.map((each) => `${shownName(each.exchange.name)} ${rate(each.stats.publish_details.rate)}`).join(", ") : null,
+    }} /></section>
+    <section class="panel"><div class="row spread"><h2>Bindings</h2><${Opens} label="Bind" title=${`Bind ${name}`} kind="primary">${(close) => html`<${BindForm} vhost=${vhost} queue=${name} done=${() => { close(); bindings.reload(); }} />`}<//></div>
+      <${BindingTable} caption="Bindings of this queue" rows=${bindings.data ?? []} reload=${bindings.reload} /></section>
+    <section class="panel"><h2>Consumers</h2><${Table} caption="Consumers of this queue" rows=${data.consumer_details} columns=${consumerColumns.slice(1)} empty="Nobody consumes." /></section>
+    <section class="panel"><h2>Get messages</h2><${GetMessages} url=${url} after=${reload} /></section>
+    <section class="panel"><h2>Publish to this queue</h2><${Publish} vhost=${vhost} exchange="amq.default" routingKey=${name} /></section>`}`;
+}
+
+function MoveForm({ vhost, name, ready, done }) {
+  const queues = useResource(`${at("queues", vhost)}?columns=name`, 0);
+  const submit = async ({ elements }) => {
+    const body = { destination: elements.destination.value };
+    if (elements.count.value) body.count = Number(elements.count.value);
+    const { moved } = await call("POST", at("queues", vhost, name, "move"), body);
+    return `${count(moved)} messages moved to ${body.destination}.`;
+  };
+  return html`<${Form} label="Move" submit=${submit} done=${done}>
+    <p>Messages go to the end of the other queue, oldest first, with their routing key, exchange and properties.</p>
+    <div class="fields"><${Text} label="To queue" name="destination" list="move-queues" required /><${Text} label="How many" name="count" type="number" min="1" placeholder=${`all ${count(ready)}`} /></div>
+    <datalist id="move-queues">${(queues.data ?? []).filter((each) => each.name !== name).map((each) => html`<option value=${each.name}></option>`)}</datalist>
+  <//>`;
+}
+
+const MODES = [
+  { value: "ack_requeue_true", label: "put them back" },
+  { value: "ack_requeue_false", label: "remove them" },
+  { value: "reject_requeue_false", label: "reject them (to the dead letters)" },
+];
+
+function GetMessages({ url, after }) {
+  const [messages, setMessages] = useState(null);
+  const submit = async ({ elements }) => {
+    const body = { count: Number(elements.count.value), ackmode: elements.mode.value, encoding: "auto", truncate: 50000 };
+    setMessages(await call("POST", `${url}/get`, body));
+    after();
+  };
+  return html`<${Form} label="Get" submit=${submit}>
+    <div class="fields"><${Text} label="How many" name="count" type="number" min="1" max="1000" defaultValue="1" /><${Choice} label="Afterwards" name="mode" options=${MODES} /></div>
+    <div role="status">${messages && !messages.length && html`<p class="quiet">The queue is empty.</p>`}
+    ${messages?.map((each, place) => html`<article class="panel" aria-label=${`Message ${place + 1}`}><${Facts} of=${{
+      exchange: shownName(each.exchange), "routing key": html`<code>${each.routing_key}</code>`, redelivered: each.redelivered ? "yes" : null, properties: html`<${ArgumentList} value=${each.properties} />`, size: bytes(each.payload_bytes),
+    }} /><pre class="payload" tabindex="0">${each.payload}</pre>${each.payload_encoding === "base64" && html`<small class="quiet">not text; shown in base64</small>`}</article>`)}</div>
+  <//>`;
+}

@@ -1,0 +1,81 @@
+// All exchanges and queues of a vhost as a live picture; with many of them, what is near one.
+
+import { html, useMemo, useState } from "../html.js";
+import { at, exchangeName } from "../api.js";
+import { link, useResource } from "../state.js";
+import { Check, Choice, Failure, Field, Tag } from "../parts.js";
+import { count, rate } from "../format.js";
+import { Graph } from "../graph.js";
+import { useVhosts } from "../vhosts.js";
+import { shownName } from "./exchanges.js";
+
+const MOST_NODES = 450;
+const REFRESH_MS = 2000;
+const exchangeId = (name) => `e ${name}`;
+const queueId = (name) => `q ${name}`;
+
+function read(data) {
+  const nodes = [
+    ...data.exchanges.map((each) => ({ id: exchangeId(each.name), name: each.name, label: shownName(each.name), title: `exchange ${shownName(each.name)}`, kind: `exchange ${each.type}`, sub: each.rate ? `${each.type} · ${rate(each.rate)}` : each.type, isExchange: true, load: each.rate })),
+    ...data.queues.map((each) => ({ id: queueId(each.name), name: each.name, label: each.name, title: `queue ${each.name}`, kind: "queue", sub: [count(each.messages), each.rate_in && `${rate(each.rate_in)} in`, each.rate_out && `${rate(each.rate_out)} out`].filter(Boolean).join(" · "), load: each.messages + each.rate_in })),
+  ];
+  const edges = data.edges.map((each) => {
+    const from = each.kind === "dead-letters" ? queueId(each.source) : exchangeId(each.source);
+    const to = each.kind === "queue" ? queueId(each.destination) : exchangeId(each.destination);
+    const keys = each.keys.filter(Boolean);
+    const more = each.bindings > each.keys.length ? ` and ${each.bindings - each.keys.length} more` : "";
+    const words = { alternate: "where nothing matches", "dead-letters": "dead letters" }[each.kind];
+    return { from, to, kind: each.kind, title: words ?? `${each.bindings} ${each.bindings === 1 ? "binding" : "bindings"}: ${keys.join(", ") || "(empty key)"}${more}`, keys, words, rate: each.rate, width: each.rate ? Math.min(1.4 + Math.log10(1 + each.rate), 6) : undefined };
+  });
+  return { nodes, edges };
+}
+
+/** The ids within so many steps of a node, along the arrows and against them. */
+function neighbourhood(edges, start, steps) {
+  const near = new Set([start]);
+  for (let step = 0; step < steps; step += 1) {
+    const found = edges.filter((edge) => near.has(edge.from) || near.has(edge.to)).flatMap((edge) => [edge.from, edge.to]);
+    found.forEach((id) => near.add(id));
+  }
+  return near;
+}
+
+export function TopologyPage({ query }) {
+  const vhosts = useVhosts();
+  const [chosen, setChosen] = useState(query.get("vhost"));
+  const vhost = chosen ?? vhosts[0];
+  const [search, setSearch] = useState("");
+  const [focus, setFocus] = useState(query.get("focus") ? queueId(query.get("focus")) : null);
+  const [steps, setSteps] = useState(2);
+  const [hidesIdle, setHidesIdle] = useState(false);
+  const { data, error } = useResource(vhost === undefined ? null : at("topology", vhost), REFRESH_MS);
+  const whole = useMemo(() => (data ? read(data) : { nodes: [], edges: [] }), [data]);
+  const known = whole.nodes.some((node) => node.id === focus) ? focus : null;
+  const near = known && neighbourhood(whole.edges, known, steps);
+  let kept = whole.nodes.filter((node) => (near ? near.has(node.id) : !hidesIdle || node.load > 0));
+  const isCut = kept.length > MOST_NODES;
+  if (isCut) kept = [...kept].sort((a, b) => b.isExchange - a.isExchange || b.load - a.load).slice(0, MOST_NODES);
+  const ids = new Set(kept.map((node) => node.id));
+  const edges = whole.edges.filter((edge) => ids.has(edge.from) && ids.has(edge.to)).map((edge) => ({ ...edge, label: kept.length <= 40 ? edge.words ?? edge.keys.slice(0, 2).join(", ") : "" }));
+  const wanted = search.trim().toLowerCase();
+  const found = wanted ? whole.nodes.filter((node) => node.label.toLowerCase().includes(wanted)) : [];
+  const marked = new Set(found.map((node) => node.id));
+  const nodes = kept.map((node) => ({ ...node, kind: `${node.kind} ${marked.has(node.id) || node.id === known ? "found" : wanted ? "dim" : ""}` }));
+  const structure = `${vhost}|${kept.map((node) => node.id).sort().join("|")}|${edges.length}`;
+  const picked = whole.nodes.find((node) => node.id === known);
+  return html`<h1>Topology</h1><p class="quiet">Exchanges are round, queues are square; thick lines carry more. Choose a node to see what is near it.</p>
+    <div class="row" style=${{ marginBottom: ".7rem", alignItems: "end" }}>
+      ${vhosts.length > 1 && html`<${Choice} label="Virtual host" options=${vhosts} value=${vhost} onChange=${(event) => { setChosen(event.target.value); setFocus(null); }} />`}
+      <${Field} label="Search"><input type="search" value=${search} onInput=${(event) => setSearch(event.target.value)} onKeyDown=${(event) => event.key === "Enter" && found.length && setFocus(found[0].id)} /><//>
+      ${known && html`<${Choice} label="Steps around it" options=${[1, 2, 3, 4]} value=${steps} onChange=${(event) => setSteps(Number(event.target.value))} /><button onClick=${() => setFocus(null)}>Show all</button>
+        <a class="button" href=${picked.isExchange ? link("exchanges", vhost, exchangeName(picked.name)) : link("queues", vhost, picked.name)}>Open ${picked.label}</a>`}
+      ${!known && html`<${Check} label="only with traffic or messages" checked=${hidesIdle} onChange=${(event) => setHidesIdle(event.target.checked)} />`}
+      <span class="quiet small" role="status">${data ? `${count(kept.length)} of ${count(whole.nodes.length)} shown${wanted ? `, ${count(found.length)} found` : ""}` : ""}</span>
+    </div>
+    ${found.length > 0 && html`<p class="row small">${found.slice(0, 12).map((node) => html`<button class="link" onClick=${() => setFocus(node.id)}>${node.label}</button>`)}${found.length > 12 && html`<span class="quiet">and ${found.length - 12} more</span>`}</p>`}
+    <${Failure} error=${error} />
+    ${isCut && html`<p class="note warn">There are more than ${MOST_NODES}: these are the exchanges and the busiest queues. Search for others.</p>`}
+    ${data && (nodes.length ? html`<${Graph} title="Topology" nodes=${nodes} edges=${edges} structure=${structure} onPick=${(node) => setFocus(node.id)} />` : html`<p class="quiet">Nothing to show: no queues, and no exchanges but those that are always there.</p>`)}
+    <p class="row small" style=${{ marginTop: ".6rem" }}>${["direct", "topic", "fanout", "headers"].map((type) => html`<${Tag} kind=${type === "direct" ? "on" : type}>${type}<//>`)}</p>`;
+}
+

@@ -1,0 +1,23 @@
+import { html, useState } from "../html.js";
+import { at, call } from "../api.js";
+import { Confirmed, Form, Listing, Opens, Text } from "../parts.js";
+import { bytes, count, rateOf } from "../format.js";
+
+export function Vhosts({ user }) {
+  const [version, setVersion] = useState(0);
+  const isAdministrator = user.tags.includes("administrator");
+  const columns = (reload) => [
+    { label: "Name", sort: "name", show: (each) => html`${each.name}${each.description && html`<div class="quiet small">${each.description}</div>`}` },
+    { label: "Ready", sort: "messages_ready", number: true, show: (each) => count(each.messages_ready) },
+    { label: "Unacknowledged", sort: "messages_unacknowledged", number: true, show: (each) => count(each.messages_unacknowledged) },
+    { label: "From clients", number: true, sort: "recv_oct_details.rate", show: (each) => `${bytes(rateOf(each, "recv_oct"))}/s` },
+    { label: "To clients", number: true, sort: "send_oct_details.rate", show: (each) => `${bytes(rateOf(each, "send_oct"))}/s` },
+    { label: "", show: (each) => isAdministrator && html`<${Confirmed} kind="link danger" label="Delete" ariaLabel=${`Delete ${each.name}`} question=${`Delete the vhost ${each.name} with all exchanges, queues and messages in it?`} act=${async () => { await call("DELETE", at("vhosts", each.name)); reload(); return `Vhost ${each.name} was deleted.`; }} />` },
+  ];
+  const submit = async ({ elements }) => {
+    await call("PUT", at("vhosts", elements.vhost.value), { description: elements.description.value });
+    return `Vhost ${elements.vhost.value} is there.`;
+  };
+  const add = isAdministrator && html`<${Opens} label="Add a vhost" kind="primary">${(close) => html`<${Form} label="Add" submit=${submit} done=${() => { close(); setVersion(version + 1); }}><div class="fields"><${Text} label="Name" name="vhost" required /><${Text} label="Description" name="description" /></div><//>`}<//>`;
+  return html`<h1>Virtual hosts</h1><${Listing} caption="vhosts" url="/api/vhosts" columns=${columns} version=${version} actions=${add} />`;
+}
