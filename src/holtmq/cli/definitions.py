@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from dataclasses import asdict
 from pathlib import Path
 
@@ -9,11 +10,13 @@ import click
 from rich.table import Table as Grid
 from rich.text import Text
 
+from holtmq.cli.api import Api, api_options
 from holtmq.cli.output import print_json, show
 from holtmq.routing.check import Finding
 from holtmq.routing.check import check as find_weak_spots
 from holtmq.routing.rendering import count
 from holtmq.topology import Topology
+from holtmq.topology.definitions import parse
 
 LEVEL_STYLES = {"warning": "yellow", "notice": "cyan"}
 
@@ -21,6 +24,31 @@ LEVEL_STYLES = {"warning": "yellow", "notice": "cyan"}
 @click.group()
 def definitions() -> None:
     """Work on definitions files, as RabbitMQ and HoltMQ export them."""
+
+
+@definitions.command("export")
+@click.argument("file", type=click.Path(path_type=Path), required=False)
+@click.option("--vhost", "-V", help="Only what is in this vhost.")
+@api_options
+def export(api: Api, file: Path | None, vhost: str | None) -> None:
+    """Write the definitions of a broker to FILE, or print them."""
+    document = api.get("definitions") if vhost is None else api.get("definitions", vhost)
+    if file is None:
+        print_json(document)
+        return
+    file.write_text(json.dumps(document, indent=2, ensure_ascii=False) + "\n", encoding="utf-8")
+    show(Text(f"definitions written to {file}"))
+
+
+@definitions.command("import")
+@click.argument("file", type=click.Path(path_type=Path))
+@click.option("--vhost", "-V", help="Into this vhost, where the file names none.")
+@api_options
+def import_(api: Api, file: Path, vhost: str | None) -> None:
+    """Add what FILE says to a broker; nothing is removed, and a file that cannot be used changes nothing."""
+    document = parse(file.read_bytes())
+    api.call("POST", "definitions", *([vhost] if vhost is not None else []), body=document)
+    show(Text(f"definitions of {file} taken in"))
 
 
 @definitions.command()

@@ -8,14 +8,20 @@ from collections.abc import Sequence
 import click
 
 import holtmq
+from holtmq.cli.accounts import permissions, policies, users
 from holtmq.cli.bench import bench
+from holtmq.cli.completion import completion
+from holtmq.cli.declare import bind, declare, delete, unbind
 from holtmq.cli.definitions import definitions
 from holtmq.cli.demo import demo
 from holtmq.cli.explain import explain
+from holtmq.cli.listing import list_, status
+from holtmq.cli.messages import get, move, publish, purge
 from holtmq.cli.migrate import migrate
 from holtmq.cli.pipeline import pipeline
 from holtmq.cli.queue import queue
 from holtmq.cli.serve import serve
+from holtmq.cli.top import top
 from holtmq.errors import HoltmqError
 
 FAILURE = 1
@@ -28,14 +34,11 @@ def cli() -> None:
     """AMQP routing from one file to a cluster."""
 
 
-cli.add_command(bench)
-cli.add_command(definitions)
-cli.add_command(demo)
-cli.add_command(explain)
-cli.add_command(migrate)
-cli.add_command(pipeline)
-cli.add_command(queue)
-cli.add_command(serve)
+for command in (
+    bench, bind, completion, declare, definitions, delete, demo, explain, get, list_, migrate, move, permissions, pipeline,
+    policies, publish, purge, queue, serve, status, top, unbind, users,
+):  # fmt: skip
+    cli.add_command(command)
 
 
 def main(arguments: Sequence[str] | None = None) -> int:

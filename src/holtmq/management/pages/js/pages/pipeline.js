@@ -23,7 +23,7 @@ export function Pipeline() {
     { label: "Size", number: true, show: (each) => bytes(each.bytes) },
     { label: "", show: (each) => html`<button class="link" aria-label=${`Open ${each.title} in a tab of its own`} onClick=${() => open(each, true)}>New tab</button>` },
   ];
-  const empty = html`No reports. Start the broker with <code>--reports FOLDER</code> and let <code>holtmq pipeline report … --output FOLDER/name.html</code> write there.`;
+  const empty = html`No reports. Start the broker with <code>--reports FOLDER</code> and let <code>holtmq pipeline report … --html FOLDER/name.html</code> write there.`;
   return html`<h1>Pipeline</h1><p class="quiet">Reports that jobs on Spark left in the broker's folder for them.</p><${Failure} error=${error} />
     ${data && html`<${Table} caption="Reports" rows=${data} columns=${columns} empty=${empty} />`}
     ${opened && html`<h2 style=${{ marginTop: "1rem" }}>${opened.title}</h2><iframe class="report" title=${opened.title} src=${opened.path} sandbox="allow-scripts allow-downloads"></iframe>`}`;
