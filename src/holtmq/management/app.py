@@ -7,6 +7,7 @@ import inspect
 import logging
 from collections.abc import Mapping
 from ipaddress import ip_address
+from typing import Any
 from urllib.parse import parse_qsl, unquote, urlsplit
 
 import orjson
@@ -25,7 +26,7 @@ from holtmq.errors import (
 )
 from holtmq.management import resources
 from holtmq.management.access import Caller, Need, UnauthenticatedError, UnauthorisedError, authenticate
-from holtmq.management.listing import PageOutOfRangeError
+from holtmq.management.listing import Listing, PageOutOfRangeError
 from holtmq.management.metrics import metrics_page
 from holtmq.management.node import Node
 from holtmq.management.openapi import describe_api
@@ -56,7 +57,6 @@ SECURITY_HEADERS = {
 }
 SAFE_METHODS = ("GET", "HEAD", "OPTIONS")
 LOCAL_NAMES = ("localhost", "ip6-localhost")
-assert resources.__all__  # importing them is what fills `api`
 
 
 class TooLargeError(HoltmqError):
@@ -143,6 +143,8 @@ class App:
         result = operation.handler(call)
         if inspect.isawaitable(result):
             result = await result
+        if isinstance(result, list | dict) and not operation.changes:
+            result = _as_asked(call.listing, result)
         if operation.changes:
             await asyncio.wait_for(self._node.written(), DISK_TIMEOUT_S)
         return answer(result)
@@ -165,6 +167,13 @@ class App:
         named = {"ticket": segments[2], "name": unquote(segments[3])}
         caller = Caller(User(""), Accounts())
         return resources.reports.serve_report(Call(self._node, self._statistics, caller, named, {}, request.headers, b""))
+
+
+def _as_asked(listing: Listing, result: list[dict[str, Any]] | dict[str, Any]) -> Any:
+    """Sorted and cut, where the operation has not done it itself, and with the columns that were asked for."""
+    if isinstance(result, list):
+        return listing.apply(result, len(result))
+    return result if listing.page is not None else listing.trim(result)
 
 
 async def _read(request: Request) -> bytes:

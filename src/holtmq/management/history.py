@@ -58,9 +58,13 @@ class History:
         last = now_ms - now_ms % (step_s * 1000)
         times = [last - back * step_s * 1000 for back in range(age_s // step_s + 1)]
         samples = [{"sample": value, "timestamp": at_ms} for at_ms in times if (value := self.at(at_ms, column)) is not None]
-        details: dict[str, Any] = {"rate": self.rate(column), "samples": samples}
+        growth, elapsed_s = 0, 0.0
         if len(samples) > 1:
+            growth = samples[0]["sample"] - samples[-1]["sample"]
             elapsed_s = (samples[0]["timestamp"] - samples[-1]["timestamp"]) / 1000
-            details["avg_rate"] = round((samples[0]["sample"] - samples[-1]["sample"]) / elapsed_s, 3)
-            details["avg"] = round(sum(sample["sample"] for sample in samples) / len(samples), 3)
-        return details
+        return {
+            "rate": self.rate(column),
+            "samples": samples,
+            "avg_rate": round(growth / elapsed_s, 3) if elapsed_s else 0.0,
+            "avg": round(sum(sample["sample"] for sample in samples) / max(1, len(samples)), 3),
+        }

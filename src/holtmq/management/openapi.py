@@ -6,9 +6,11 @@ from functools import cache
 from importlib.metadata import version
 from typing import Any
 
+from holtmq.management import resources
 from holtmq.management.access import Need
 from holtmq.management.operations import Operation, api
 
+assert resources.__all__  # importing them is what fills `api`
 ERROR = {
     "type": "object",
     "required": ["error", "reason"],

@@ -25,6 +25,7 @@ from holtmq.management.access import Caller, Need
 from holtmq.management.listing import Listing
 from holtmq.management.node import Client, Node
 from holtmq.management.statistics import Span, Statistics
+from holtmq.table import describe
 from holtmq.topology.definitions import Fields
 
 Handler: TypeAlias = "Callable[[Call], Any | Awaitable[Any]]"
@@ -141,6 +142,13 @@ class Call:
             return orjson.loads(self.content)
         except orjson.JSONDecodeError as error:
             raise DefinitionsError(BODY, f"expected JSON, got {error}") from error
+
+    def mapping(self) -> Mapping[str, Any]:
+        """The body as an object."""
+        document = self.document()
+        if not isinstance(document, dict):
+            raise DefinitionsError(BODY, f"expected an object, got {describe(document)}")
+        return document
 
     def fields(self) -> BodyFields:
         """The body as an object, to be read field by field."""

@@ -38,9 +38,9 @@ NODE = f"holtmq@{socket.gethostname()}"
 HASH_BYTES = 9
 
 
-def plain_queue(queue: MessageQueue) -> dict[str, Any]:
+def plain_queue(queue: MessageQueue, vhost: VirtualHost) -> dict[str, Any]:
     """A queue without its numbers."""
-    declared = queue.declared
+    declared, policy = queue.declared, vhost.router.registry.queue_policy(queue.name)
     return {
         "name": queue.name,
         "vhost": declared.vhost,
@@ -49,6 +49,7 @@ def plain_queue(queue: MessageQueue) -> dict[str, Any]:
         "exclusive": declared.exclusive,
         "arguments": table_to_json(declared.arguments),
         "type": declared.arguments.get("x-queue-type", "classic"),
+        "policy": policy.name if policy is not None else None,
         "node": NODE,
         "state": "running",
     }
@@ -62,7 +63,7 @@ def queue_view(queue: MessageQueue, vhost: VirtualHost, statistics: Statistics, 
     policy = vhost.router.registry.queue_policy(queue.name)
     owner = queue.owner
     return {
-        **plain_queue(queue),
+        **plain_queue(queue, vhost),
         **messages,
         "message_stats": with_deliver_get(counted) if _any(counted, QUEUE_COLUMNS[LENGTHS:]) else {},
         "message_bytes": queue.message_bytes,
@@ -71,7 +72,6 @@ def queue_view(queue: MessageQueue, vhost: VirtualHost, statistics: Statistics, 
         "memory": queue.memory,
         "consumers": len(queue.consumers),
         "consumer_utilisation": None,
-        "policy": policy.name if policy is not None else None,
         "operator_policy": None,
         "effective_policy_definition": to_plain(policy.definition) if policy is not None else {},
         "exclusive_consumer_tag": next((one.tag for one in queue.consumers if one.is_exclusive), None),

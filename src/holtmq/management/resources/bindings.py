@@ -8,7 +8,7 @@ from urllib.parse import quote
 from holtmq.broker.channel import Channel
 from holtmq.broker.vhost import VirtualHost
 from holtmq.errors import DefinitionsError, NotFoundError
-from holtmq.management.operations import LIST, NO_CONTENT, Call, Outcome, api
+from holtmq.management.operations import NO_CONTENT, Call, Outcome, api
 from holtmq.management.views import binding_view, properties_key
 from holtmq.topology import DEFAULT_EXCHANGE, Binding, DestinationType
 
@@ -43,7 +43,7 @@ def _implicit(vhost: VirtualHost) -> list[Binding]:
     return [Binding(DEFAULT_EXCHANGE, name, name, vhost=vhost.name) for name in sorted(vhost.queues)]
 
 
-@api.get("/api/bindings/{vhost}/e/{source}/{kind}/{destination}", answers={200: LIST})
+@api.collection("/api/bindings/{vhost}/e/{source}/{kind}/{destination}")
 def bindings_between(call: Call) -> list[dict[str, Any]]:
     """The bindings from an exchange to a queue (kind q) or an exchange (kind e)."""
     _, found = _between(call)

@@ -85,4 +85,4 @@ def _close(call: Call, client: Client) -> None:
         call.caller.require(Need.ADMINISTRATOR)
     reason = call.headers.get("x-reason", "Closed via management plugin")
     call.node.begin_turn()
-    client.close(ConnectionForcedError(f"CONNECTION_FORCED - {reason}"[:200]))
+    client.close(ConnectionForcedError(reason[:200]))

@@ -29,7 +29,7 @@ def definitions_of_vhost(call: Call) -> dict[str, Any]:
 @api.add("POST", "/api/definitions", need=ADMIN, body=OBJECT)
 def add_definitions(call: Call) -> Outcome:
     """Add what a document says; nothing is removed, and one that cannot be used changes nothing."""
-    topology = Topology.from_definitions(call.document())
+    topology = Topology.from_definitions(call.mapping())
     call.node.begin_turn()
     import_definitions(call.node.broker, topology)
     return NO_CONTENT
@@ -38,7 +38,7 @@ def add_definitions(call: Call) -> Outcome:
 @api.add("POST", "/api/definitions/{vhost}", need=ADMIN, body=OBJECT)
 def add_definitions_to_vhost(call: Call) -> Outcome:
     """Add what a document says to a vhost."""
-    topology = Topology.from_definitions(call.document(), vhost=call.vhost.name)
+    topology = Topology.from_definitions(call.mapping(), vhost=call.vhost.name)
     call.node.begin_turn()
     import_definitions(call.node.broker, topology)
     return NO_CONTENT

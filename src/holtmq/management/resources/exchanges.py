@@ -10,7 +10,7 @@ from typing import Any
 
 from holtmq.broker.vhost import VirtualHost
 from holtmq.errors import DefinitionsError, NotFoundError
-from holtmq.management.operations import CHARTS, LIST, LISTING, NO_CONTENT, OBJECT, Call, Outcome, api, created
+from holtmq.management.operations import CHARTS, LISTING, NO_CONTENT, OBJECT, Call, Outcome, api, created
 from holtmq.management.views import binding_view, exchange_view
 from holtmq.routing.draft import explain_with
 from holtmq.table import FieldValue, describe
@@ -131,7 +131,7 @@ def delete_exchange(call: Call) -> Outcome:
     return NO_CONTENT
 
 
-@api.get("/api/exchanges/{vhost}/{name}/bindings/source", answers={200: LIST})
+@api.collection("/api/exchanges/{vhost}/{name}/bindings/source")
 def bindings_from_exchange(call: Call) -> list[dict[str, Any]]:
     """The bindings that lead from an exchange."""
     vhost, found = _find(call)
@@ -140,7 +140,7 @@ def bindings_from_exchange(call: Call) -> list[dict[str, Any]]:
     return [binding_view(binding) for binding in vhost.router.registry.bindings_from(found.name)]
 
 
-@api.get("/api/exchanges/{vhost}/{name}/bindings/destination", answers={200: LIST})
+@api.collection("/api/exchanges/{vhost}/{name}/bindings/destination")
 def bindings_to_exchange(call: Call) -> list[dict[str, Any]]:
     """The bindings that lead to an exchange."""
     vhost, found = _find(call)
@@ -154,7 +154,7 @@ def publish(call: Call) -> dict[str, Any]:
     fields = call.fields()
     routing_key, encoding = fields.text("routing_key"), fields.text("payload_encoding", "string")
     body = _payload(fields.text("payload"), encoding)
-    raw = encode_properties(_properties(call.document().get("properties", {})))
+    raw = encode_properties(_properties(call.mapping().get("properties", {})))
     with call.channel(vhost) as (channel, inbox):
         channel.select_confirms()
         publication = channel.publication(found.name, routing_key, is_mandatory=True)
@@ -168,7 +168,7 @@ def explain(call: Call) -> dict[str, Any]:
     vhost, found = _find(call)
     fields = call.fields()
     routing_key, headers = fields.text("routing_key"), fields.table("headers")
-    drafts = [_draft(draft, place, vhost) for place, draft in enumerate(_drafts(call.document()))]
+    drafts = [_draft(draft, place, vhost) for place, draft in enumerate(_drafts(call.mapping()))]
     return explain_with(vhost.router, drafts, found.name, routing_key, headers).to_dict()
 
 

@@ -16,7 +16,7 @@ from urllib.parse import urlsplit
 from holtmq.errors import NotFoundError
 from holtmq.management.access import Need
 from holtmq.management.node import Node
-from holtmq.management.operations import CHARTS, LIST, NO_CONTENT, Call, Outcome, api
+from holtmq.management.operations import CHARTS, NO_CONTENT, Call, Outcome, api
 from holtmq.management.statistics import CHURN_COLUMNS, IN, LENGTHS, NODE_COLUMNS, OUT, node_numbers, stats, with_deliver_get
 from holtmq.management.views import NODE
 from holtmq.routing.router import MATCHERS
@@ -126,13 +126,13 @@ def auth(_: Call) -> dict[str, Any]:
     return {"oauth_enabled": False}
 
 
-@api.get("/api/extensions", answers={200: LIST})
+@api.collection("/api/extensions")
 def extensions(_: Call) -> list[Any]:
     """Plugins of the pages; there are none."""
     return []
 
 
-@api.get("/api/nodes", need=Need.MONITORING, answers={200: LIST})
+@api.collection("/api/nodes", need=Need.MONITORING)
 def nodes(call: Call) -> list[dict[str, Any]]:
     """The nodes of the cluster: this one."""
     return [_node(call.node)]

@@ -8,7 +8,7 @@ from typing import Any
 from holtmq.broker.definitions import parameter_to_json
 from holtmq.errors import DefinitionsError, NotFoundError
 from holtmq.management.access import Need
-from holtmq.management.operations import LIST, NO_CONTENT, Call, Outcome, api, created
+from holtmq.management.operations import NO_CONTENT, Call, Outcome, api, created
 from holtmq.table import require_short_string
 from holtmq.topology import Parameter
 
@@ -16,19 +16,19 @@ VALUE = {"type": "object", "required": ["value"]}
 NEED = Need.POLICYMAKER
 
 
-@api.get("/api/parameters", need=NEED, answers={200: LIST})
+@api.collection("/api/parameters", need=NEED)
 def parameters(call: Call) -> list[dict[str, Any]]:
     """The parameters of all vhosts that the caller may enter."""
     return _list(call)
 
 
-@api.get("/api/parameters/{component}", need=NEED, answers={200: LIST})
+@api.collection("/api/parameters/{component}", need=NEED)
 def parameters_of_component(call: Call) -> list[dict[str, Any]]:
     """The parameters of a component."""
     return _list(call)
 
 
-@api.get("/api/parameters/{component}/{vhost}", need=NEED, answers={200: LIST})
+@api.collection("/api/parameters/{component}/{vhost}", need=NEED)
 def parameters_in_vhost(call: Call) -> list[dict[str, Any]]:
     """The parameters of a component in a vhost."""
     return _list(call)
@@ -61,7 +61,7 @@ def delete_parameter(call: Call) -> Outcome:
     return NO_CONTENT
 
 
-@api.get("/api/global-parameters", need=NEED, answers={200: LIST})
+@api.collection("/api/global-parameters", need=NEED)
 def global_parameters(call: Call) -> list[dict[str, Any]]:
     """The parameters that belong to no vhost."""
     return [parameter_to_json(each) for each in call.node.broker.parameters.values() if each.is_global]
@@ -89,8 +89,8 @@ def delete_global_parameter(call: Call) -> Outcome:
 
 
 def _set(call: Call, component: str, vhost: str) -> Outcome:
-    document, name = call.document(), call.path["name"]
-    if not isinstance(document, dict) or "value" not in document:
+    document, name = call.mapping(), call.path["name"]
+    if "value" not in document:
         raise DefinitionsError("body.value", "expected the value of the parameter, got nothing")
     for text, what in ((component, "a component's name"), (name, "a parameter's name")):
         require_short_string(text, what)

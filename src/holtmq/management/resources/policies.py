@@ -8,7 +8,7 @@ from holtmq.broker.definitions import require_pattern
 from holtmq.broker.rules import OVERFLOWS
 from holtmq.errors import DefinitionsError, NotFoundError
 from holtmq.management.access import Need
-from holtmq.management.operations import LIST, NO_CONTENT, Call, Outcome, api, created
+from holtmq.management.operations import NO_CONTENT, Call, Outcome, api, created
 from holtmq.management.views import policy_view
 from holtmq.table import Table, describe, require_short_string
 from holtmq.topology import Policy
@@ -34,13 +34,13 @@ POLICY = {
 }
 
 
-@api.get("/api/policies", answers={200: LIST})
+@api.collection("/api/policies")
 def policies(call: Call) -> list[dict[str, Any]]:
     """The policies in all vhosts that the caller may enter."""
     return _list(call)
 
 
-@api.get("/api/policies/{vhost}", answers={200: LIST})
+@api.collection("/api/policies/{vhost}")
 def policies_of_vhost(call: Call) -> list[dict[str, Any]]:
     """The policies in a vhost."""
     return _list(call)
@@ -63,7 +63,7 @@ def set_policy(call: Call) -> Outcome:
     require_short_string(name, "a policy's name")
     pattern = require_pattern(fields.text("pattern"), "body.pattern")
     target, priority = fields.text("apply-to", "all"), fields.integer("priority", 0)
-    if "definition" not in call.document():
+    if "definition" not in call.mapping():
         raise DefinitionsError("body.definition", "expected an object with what the policy sets, got nothing")
     definition = fields.table("definition")
     if target not in POLICY_TARGETS:
@@ -86,7 +86,7 @@ def delete_policy(call: Call) -> Outcome:
     return NO_CONTENT
 
 
-@api.get("/api/operator-policies", answers={200: LIST})
+@api.collection("/api/operator-policies")
 def operator_policies(_: Call) -> list[dict[str, Any]]:
     """Policies of RabbitMQ's operators; there are none here."""
     return []

@@ -70,7 +70,7 @@ async def _list(call: Call) -> Any:
     for start in range(0, len(matched), SLICE):
         for queue, vhost in matched[start : start + SLICE]:
             if is_plain:
-                view = plain_queue(queue)
+                view = plain_queue(queue, vhost)
                 if call.flag("enable_queue_totals"):
                     view |= _totals(queue)
                 views.append(view)
@@ -85,7 +85,7 @@ def _counted_columns() -> tuple[str, ...]:
     return (
         "messages", "messages_ready", "messages_unacknowledged", "messages_details", "messages_ready_details",
         "messages_unacknowledged_details", "message_stats", "message_bytes", "message_bytes_ready", "messages_ram", "memory",
-        "consumers", "policy", "effective_policy_definition", "exclusive_consumer_tag", "single_active_consumer_tag",
+        "consumers", "effective_policy_definition", "exclusive_consumer_tag", "single_active_consumer_tag",
         "consumer_utilisation", "operator_policy", "owner_pid_details",
     )  # fmt: skip
 
@@ -134,7 +134,7 @@ def delete_queue(call: Call) -> Outcome:
     return NO_CONTENT
 
 
-@api.get("/api/queues/{vhost}/{name}/bindings", answers={200: LIST})
+@api.collection("/api/queues/{vhost}/{name}/bindings")
 def bindings_of_queue(call: Call) -> list[dict[str, Any]]:
     """The bindings that lead to a queue, that of the default exchange first."""
     vhost, found = _find(call)

@@ -15,7 +15,7 @@ from starlette.responses import Response
 
 from holtmq.errors import NotFoundError
 from holtmq.management.access import UnauthenticatedError
-from holtmq.management.operations import LIST, OBJECT, Call, api
+from holtmq.management.operations import OBJECT, Call, api
 from holtmq.management.views import moment
 
 TICKET_S = 60
@@ -29,7 +29,7 @@ REPORT_POLICY = (
 )
 
 
-@api.get("/api/reports", answers={200: LIST})
+@api.collection("/api/reports")
 def reports(call: Call) -> list[dict[str, Any]]:
     """The reports in the folder that the broker was told of, the newest first."""
     folder = _folder(call)

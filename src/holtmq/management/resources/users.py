@@ -9,7 +9,7 @@ from typing import Any
 from holtmq.broker.definitions import permission_to_json, require_pattern, tags_of, user_to_json
 from holtmq.errors import DefinitionsError, NotFoundError
 from holtmq.management.access import Need
-from holtmq.management.operations import LIST, NO_CONTENT, Call, Outcome, api, created
+from holtmq.management.operations import NO_CONTENT, Call, Outcome, api, created
 from holtmq.table import describe
 from holtmq.users import DEFAULT_HASHING, HASHES, SALT_BYTES, Permission, TopicPermission, User
 
@@ -48,7 +48,7 @@ def users(call: Call) -> Any:
     return listing.apply(found, len(every))
 
 
-@api.get("/api/users/without-permissions", need=ADMIN, answers={200: LIST})
+@api.collection("/api/users/without-permissions", need=ADMIN)
 def users_without_permissions(call: Call) -> list[dict[str, Any]]:
     """Users that may enter no vhost."""
     accounts = call.node.broker.accounts
@@ -59,8 +59,7 @@ def users_without_permissions(call: Call) -> list[dict[str, Any]]:
 @api.add("POST", "/api/users/bulk-delete", need=ADMIN, body=BULK)
 def delete_users(call: Call) -> Outcome:
     """Delete several users."""
-    document = call.document()
-    names = document.get("users") if isinstance(document, dict) else None
+    names = call.mapping().get("users")
     if not isinstance(names, list) or not all(isinstance(name, str) for name in names):
         raise DefinitionsError("body.users", f"expected an array of names, got {describe(names)}")
     call.node.begin_turn()
@@ -80,7 +79,7 @@ def user(call: Call) -> dict[str, Any]:
 def set_user(call: Call) -> Outcome:
     """Add a user, or change one: with a password, with a hash of one, or with none, so that only a certificate will do."""
     name, fields = call.path["user"], call.fields()
-    document = call.document()
+    document = call.mapping()
     if "tags" not in document:
         raise DefinitionsError("body.tags", "expected the tags of the user, got nothing; an empty string for none")
     tags = tags_of(document["tags"], "body.tags")
@@ -118,21 +117,21 @@ def delete_user(call: Call) -> Outcome:
     return NO_CONTENT
 
 
-@api.get("/api/users/{user}/permissions", need=ADMIN, answers={200: LIST})
+@api.collection("/api/users/{user}/permissions", need=ADMIN)
 def permissions_of_user(call: Call) -> list[dict[str, Any]]:
     """What a user may do, in each vhost."""
     name = _find(call).name
     return [permission_to_json(each) for each in call.node.broker.accounts.permissions.values() if each.user == name]
 
 
-@api.get("/api/users/{user}/topic-permissions", need=ADMIN, answers={200: LIST})
+@api.collection("/api/users/{user}/topic-permissions", need=ADMIN)
 def topic_permissions_of_user(call: Call) -> list[dict[str, Any]]:
     """Which routing keys a user may use, in each vhost."""
     name = _find(call).name
     return [permission_to_json(each) for each in call.node.broker.accounts.topic_permissions.values() if each.user == name]
 
 
-@api.get("/api/permissions", need=ADMIN, answers={200: LIST})
+@api.collection("/api/permissions", need=ADMIN)
 def permissions(call: Call) -> list[dict[str, Any]]:
     """Who may do what in which vhost."""
     return [permission_to_json(each) for _, each in sorted(call.node.broker.accounts.permissions.items())]
@@ -165,13 +164,13 @@ def delete_permission(call: Call) -> Outcome:
     return NO_CONTENT
 
 
-@api.get("/api/topic-permissions", need=ADMIN, answers={200: LIST})
+@api.collection("/api/topic-permissions", need=ADMIN)
 def topic_permissions(call: Call) -> list[dict[str, Any]]:
     """Who may use which routing keys."""
     return [permission_to_json(each) for _, each in sorted(call.node.broker.accounts.topic_permissions.items())]
 
 
-@api.get("/api/topic-permissions/{vhost}/{user}", need=ADMIN, answers={200: LIST})
+@api.collection("/api/topic-permissions/{vhost}/{user}", need=ADMIN)
 def topic_permissions_in_vhost_of_user(call: Call) -> list[dict[str, Any]]:
     """Which routing keys a user may use in a vhost, by exchange."""
     return [permission_to_json(each) for each in _find_topic_permissions(call)]

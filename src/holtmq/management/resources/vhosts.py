@@ -8,7 +8,7 @@ from holtmq.broker.definitions import permission_to_json
 from holtmq.broker.vhost import VirtualHost
 from holtmq.errors import ConnectionForcedError, DefinitionsError, NotFoundError
 from holtmq.management.access import Need
-from holtmq.management.operations import LIST, NO_CONTENT, Call, Outcome, api, created
+from holtmq.management.operations import NO_CONTENT, Call, Outcome, api, created
 from holtmq.management.statistics import (
     CONNECTION_COLUMNS,
     IN,
@@ -53,7 +53,7 @@ def vhost(call: Call) -> dict[str, Any]:
 def add_vhost(call: Call) -> Outcome:
     """Add a vhost, or say something else of it. Who adds it may do everything in it."""
     broker, name, fields = call.node.broker, call.path["vhost"], call.fields()
-    document = call.document()
+    document = call.mapping()
     fields.flag("tracing", default=False)
     metadata: dict[str, Any] = {}
     if "description" in document:
@@ -75,19 +75,19 @@ def delete_vhost(call: Call) -> Outcome:
     call.node.begin_turn()
     for client in list(call.node.clients):
         if client.session is not None and client.session.vhost is found:
-            client.close(ConnectionForcedError(f"CONNECTION_FORCED - vhost {found.name!r} is deleted"))
+            client.close(ConnectionForcedError(f"vhost {found.name!r} is deleted"))
     call.node.broker.remove_vhost(found.name)
     return NO_CONTENT
 
 
-@api.get("/api/vhosts/{vhost}/permissions", need=Need.ADMINISTRATOR, answers={200: LIST})
+@api.collection("/api/vhosts/{vhost}/permissions", need=Need.ADMINISTRATOR)
 def permissions_in_vhost(call: Call) -> list[dict[str, Any]]:
     """Who may do what in a vhost."""
     name = _find(call).name
     return [permission_to_json(each) for each in call.node.broker.accounts.permissions.values() if each.vhost == name]
 
 
-@api.get("/api/vhosts/{vhost}/topic-permissions", need=Need.ADMINISTRATOR, answers={200: LIST})
+@api.collection("/api/vhosts/{vhost}/topic-permissions", need=Need.ADMINISTRATOR)
 def topic_permissions_in_vhost(call: Call) -> list[dict[str, Any]]:
     """Who may use which routing keys in a vhost."""
     name = _find(call).name

@@ -1,0 +1,58 @@
+"""A client of the HTTP API that hides nothing: status, headers and JSON."""
+
+from __future__ import annotations
+
+import base64
+import json
+from typing import Any, NamedTuple
+from urllib.error import HTTPError
+from urllib.request import Request, urlopen
+
+
+class Answer(NamedTuple):
+    status: int
+    body: Any
+    headers: dict[str, str]
+
+
+class Http:
+    def __init__(self, base: str, login: str | None = "guest:guest") -> None:
+        self.base = base
+        self.login = login
+
+    def as_user(self, login: str | None) -> Http:
+        return Http(self.base, login)
+
+    def call(self, method: str, path: str, body: Any = None, **headers: str) -> Answer:
+        """`body` may be bytes, for what is no JSON."""
+        data = body if isinstance(body, bytes | None) else json.dumps(body).encode()
+        request = Request(self.base + path, data, {"content-type": "application/json"}, method=method)
+        if self.login is not None:
+            request.add_header("authorization", f"Basic {base64.b64encode(self.login.encode()).decode()}")
+        for name, value in headers.items():
+            request.add_header(name.replace("_", "-"), value)
+        try:
+            with urlopen(request, timeout=30) as response:
+                return _answer(response.status, response.read(), response.headers)
+        except HTTPError as error:
+            with error:
+                return _answer(error.code, error.read(), error.headers)
+
+    def get(self, path: str) -> Any:
+        answer = self.call("GET", path)
+        assert answer.status == 200, (path, answer)
+        return answer.body
+
+    def put(self, path: str, body: Any = None) -> int:
+        return self.call("PUT", path, {} if body is None else body).status
+
+    def post(self, path: str, body: Any) -> Answer:
+        return self.call("POST", path, body)
+
+    def delete(self, path: str) -> int:
+        return self.call("DELETE", path).status
+
+
+def _answer(status: int, content: bytes, headers: Any) -> Answer:
+    is_json = "json" in (headers.get("content-type") or "")
+    return Answer(status, json.loads(content) if is_json and content else content.decode(), dict(headers.items()))

@@ -1,0 +1,87 @@
+"""Metrics: what Prometheus reads, under names that dashboards for RabbitMQ know."""
+
+from __future__ import annotations
+
+import json
+import re
+from pathlib import Path
+
+from prometheus_client.parser import text_string_to_metric_families
+
+from tests.management.conftest import Node
+
+DASHBOARD = Path(__file__).parents[2] / "docs" / "grafana-dashboard.json"
+OVERVIEW_DASHBOARD = [
+    "rabbitmq_queue_messages_ready",
+    "rabbitmq_queue_messages_unacked",
+    "rabbitmq_channel_messages_published_total",
+    "rabbitmq_global_messages_received_total",
+    "rabbitmq_global_messages_delivered_total",
+    "rabbitmq_global_messages_acknowledged_total",
+    "rabbitmq_global_messages_redelivered_total",
+    "rabbitmq_global_messages_unroutable_returned_total",
+    "rabbitmq_global_publishers",
+    "rabbitmq_global_messages_unroutable_dropped_total",
+    "rabbitmq_global_messages_confirmed_total",
+    "rabbitmq_global_messages_routed_total",
+    "rabbitmq_connections",
+    "rabbitmq_channels",
+    "rabbitmq_queues",
+    "rabbitmq_consumers",
+    "rabbitmq_identity_info",
+    "rabbitmq_build_info",
+    "rabbitmq_process_resident_memory_bytes",
+    "rabbitmq_resident_memory_limit_bytes",
+    "rabbitmq_disk_space_available_bytes",
+    "rabbitmq_process_open_fds",
+    "rabbitmq_process_max_fds",
+    "rabbitmq_process_open_tcp_sockets",
+    "rabbitmq_connections_opened_total",
+    "rabbitmq_connections_closed_total",
+    "rabbitmq_channels_opened_total",
+    "rabbitmq_queues_declared_total",
+    "rabbitmq_queues_created_total",
+]
+"""What RabbitMQ's own dashboard for Grafana, "RabbitMQ-Overview", asks for."""
+
+
+def samples(node: Node, path: str = "/metrics") -> dict[str, dict[tuple[tuple[str, str], ...], float]]:
+    text = node.http.as_user(None).call("GET", path).body
+    found: dict[str, dict[tuple[tuple[str, str], ...], float]] = {}
+    for family in text_string_to_metric_families(text):
+        for sample in family.samples:
+            found.setdefault(sample.name, {})[tuple(sorted(sample.labels.items()))] = sample.value
+    return found
+
+
+def test_the_names_that_dashboards_ask_for_are_there(node: Node) -> None:
+    known = samples(node)
+    assert [name for name in OVERVIEW_DASHBOARD if name not in known] == []
+
+
+def test_counters_and_gauges_follow_the_traffic(node: Node) -> None:
+    with node.connect() as amqp:
+        channel = amqp.channel()
+        channel.declare('q"\\1')
+        channel.put('q"\\1', b"one", b"two", b"three")
+        channel.settle()
+        channel.get('q"\\1')
+        known = samples(node)
+        classic = (("protocol", "amqp091"), ("queue_type", "rabbit_classic_queue"))
+        assert known["rabbitmq_global_messages_received_total"][("protocol", "amqp091"),] == 3
+        assert known["rabbitmq_global_messages_delivered_get_auto_ack_total"][classic] == 1
+        assert known["rabbitmq_queue_messages_ready"][()] == 2
+        assert known["rabbitmq_connections"][()] == 1
+        one_by_one = samples(node, "/metrics/per-object")
+        labels = (("queue", 'q"\\1'), ("vhost", "/"))
+        assert one_by_one["rabbitmq_queue_messages_ready"][labels] == 2
+        assert one_by_one["holtmq_queue_messages_arrived_total"][labels] == 3
+        received = known["rabbitmq_connection_incoming_bytes_total"][()]
+    assert samples(node)["rabbitmq_connection_incoming_bytes_total"][()] >= received > 0
+
+
+def test_the_dashboard_asks_only_for_what_there_is(node: Node) -> None:
+    known = {*samples(node), *samples(node, "/metrics/per-object")}
+    asked = set(re.findall(r"\b(?:rabbitmq|holtmq)_[a-z_]+", json.dumps(json.loads(DASHBOARD.read_text())["panels"])))
+    assert len(asked) > 10
+    assert asked - known == set()
