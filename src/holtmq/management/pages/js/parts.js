@@ -22,6 +22,7 @@ export function Facts({ of }) {
 export function Table({ caption, columns, rows, sort, onSort, empty = "Nothing here." }) {
   if (!rows.length) return html`<p class="quiet">${empty}</p>`;
   const heading = (column) => {
+    if (!column.label) return html`<span class="visually-hidden">Actions</span>`;
     if (!onSort || !column.sort) return column.label;
     const mark = sort.by === column.sort ? (sort.reverse ? " ▼" : " ▲") : "";
     return html`<button type="button" onClick=${() => onSort(column.sort)}>${column.label}${mark}</button>`;
@@ -159,7 +160,7 @@ export function Arguments({ legend = "Arguments", suggestions = [], value, onCha
     <datalist id=${id}>${suggestions.map((name) => html`<option value=${name}></option>`)}</datalist>
     ${value.map((row, place) => html`<div class="argument">
       <input aria-label=${`${legend} ${place + 1}: name`} placeholder="name" list=${id} value=${row.name} onInput=${(event) => change(place, { name: event.target.value })} />
-      <select aria-label=${`${legend} ${place + 1}: type`} value=${row.type} onChange=${(event) => change(place, { type: event.target.value })}>${Object.keys(READERS).map((type) => html`<option>${type}</option>`)}</select>
+      <select aria-label=${`${legend} ${place + 1}: type`} value=${row.type} onChange=${(event) => change(place, { type: event.target.value })}>${Object.keys(READERS).map((type) => html`<option value=${type}>${type}</option>`)}</select>
       <input aria-label=${`${legend} ${place + 1}: value`} placeholder="value" value=${row.text} disabled=${row.type === "nothing"} onInput=${(event) => change(place, { text: event.target.value })} />
       <button type="button" aria-label=${`Remove ${legend} ${place + 1}`} onClick=${() => onChange(value.filter((_, at) => at !== place))}>×</button>
     </div>`)}

@@ -59,7 +59,7 @@ export function ExchangePage({ of: [vhost, name] }) {
     ${data && html`<div class="grid"><section class="panel"><${Facts} of=${{
       type: html`<${Tag} kind=${data.type}>${data.type}<//>`, durable: data.durable ? "yes" : "no", "auto-delete": data.auto_delete ? "yes" : "no", internal: data.internal ? "yes" : "no", policy: data.policy,
       arguments: Object.keys(data.arguments).length ? html`<${ArgumentList} value=${data.arguments} />` : null, published: count(stats.publish_in ?? 0), "to queues": count(stats.publish_out ?? 0),
-    }} />${data.outgoing.length > 0 && html`<h3>Right now to</h3><ul>${data.outgoing.map((each) => html`<li><a href=${link("queues", vhost, each.queue.name)}>${each.queue.name}</a> ${rate(each.stats.publish_details.rate)}</li>`)}</ul>`}</section>
+    }} />${data.outgoing.length > 0 && html`<h2 style=${{ marginTop: "1rem" }}>Right now to</h2><ul>${data.outgoing.map((each) => html`<li><a href=${link("queues", vhost, each.queue.name)}>${each.queue.name}</a> ${rate(each.stats.publish_details.rate)}</li>`)}</ul>`}</section>
       <div class="panel"><${Chart} title="Messages a second" isRate lines=${{ published: asRates(stats.publish_in_details?.samples), "to queues": asRates(stats.publish_out_details?.samples) }} /></div></div>
     <section class="panel"><div class="row spread"><h2>Bindings from here</h2>${realName && html`<${Opens} label="Bind" title=${`Bind ${name}`} kind="primary">${(close) => html`<${BindForm} vhost=${vhost} source=${name} done=${() => { close(); reload(); }} />`}<//>`}</div>
       <${BindingTable} caption="Bindings from this exchange" rows=${from.data ?? []} reload=${reload} /></section>

@@ -1,0 +1,467 @@
+"""The pages in a real browser: every page, every action, by mouse and by keyboard, wide and narrow, light and dark."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import pytest
+from axe_playwright_python.sync_playwright import Axe
+from playwright.sync_api import Browser, Page, expect
+
+from holtmq.cli.demo import shop
+from tests.management.browser import log_in, open_page, running_browser
+from tests.management.conftest import Node, running_node
+
+SCREENSHOTS = Path(os.environ.get("HOLTMQ_SCREENSHOTS", ""))
+"""Where screenshots for the documentation go, if anybody wants them: see `make screenshots`."""
+PAGES = {
+    "overview": "Overview",
+    "connections": "Connections",
+    "channels": "Channels",
+    "consumers": "Consumers",
+    "exchanges": "Exchanges",
+    "queues": "Queues",
+    "bindings": "Bindings",
+    "topology": "Topology",
+    "explorer": "Route explorer",
+    "pipeline": "Pipeline",
+    "users": "Users",
+    "vhosts": "Virtual hosts",
+    "policies": "Policies",
+    "definitions": "Definitions",
+    "queues/%2F/laptops": "laptops",
+    "exchanges/%2F/orders": "orders",
+    "users/guest": "guest",
+}
+
+
+@pytest.fixture(scope="module")
+def browser() -> Iterator[Browser]:
+    with running_browser() as browser:
+        yield browser
+
+
+@pytest.fixture(scope="module")
+def shop_node(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Node]:
+    """A small shop with traffic, as `make demo` has it."""
+    folder = tmp_path_factory.mktemp("reports")
+    (folder / "day.html").write_text(
+        "<!doctype html><title>A day at the shop</title><h1 id=x>…</h1><script>x.textContent='ran'</script>"
+    )
+    with running_node(reports=str(folder)) as node:
+        assert node.http.post("/api/definitions", shop().to_definitions()).status == 204
+        with traffic(node):
+            yield node
+
+
+@contextmanager
+def traffic(node: Node) -> Iterator[None]:
+    is_over = threading.Event()
+
+    def publish() -> None:
+        keys = ("orders.food", "orders.toys.lego", "orders.electronics.laptops.premium", "order.food")
+        with node.connect() as amqp:
+            channel = amqp.channel()
+            channel.consume("food", no_ack=True)
+            while not is_over.wait(0.02):
+                for key in keys:
+                    channel.publish("orders", key, b"an order", headers={"vip": key.endswith("premium")})
+                channel.settle()
+                amqp.waiting.clear()
+
+    thread = threading.Thread(target=publish, daemon=True)
+    thread.start()
+    yield
+    is_over.set()
+    thread.join(10)
+
+
+@pytest.fixture
+def page(browser: Browser, node: Node) -> Iterator[Page]:
+    """A page on an empty broker of its own."""
+    with open_page(browser, node.http.base) as page:
+        log_in(page, node.http.base)
+        yield page
+
+
+def visit(page: Page, place: str) -> None:
+    page.evaluate("place => { location.hash = '#/' + place; }", place)
+    page.get_by_role("heading", level=1).wait_for()
+
+
+def button(page: Page, name: str) -> None:
+    page.get_by_role("button", name=name, exact=True).click()
+
+
+def told(page: Page, text: str) -> None:
+    expect(page.locator(".toasts")).to_contain_text(text)
+
+
+def screenshot(page: Page, name: str) -> None:
+    if SCREENSHOTS.name:
+        page.screenshot(path=SCREENSHOTS / f"{name}.png")
+
+
+@pytest.mark.parametrize("is_dark", [False, True], ids=["light", "dark"])
+@pytest.mark.parametrize("width", [1280, 390])
+def test_every_page_shows_fits_and_is_accessible(browser: Browser, shop_node: Node, width: int, is_dark: bool) -> None:  # noqa: FBT001
+    with open_page(browser, shop_node.http.base, width=width, is_dark=is_dark) as page:
+        page.goto(shop_node.http.base)
+        page.get_by_role("heading", name="Log in").wait_for()
+        _check(page, width, "login")
+        log_in(page, shop_node.http.base)
+        for place, title in PAGES.items():
+            visit(page, place)
+            expect(page.get_by_role("heading", level=1)).to_have_text(title)
+            page.wait_for_load_state("networkidle")
+            _check(page, width, place)
+        page.goto(f"{shop_node.http.base}/api/")
+        page.get_by_role("heading", name="HTTP API").wait_for()
+        _check(page, width, "api")
+
+
+def _check(page: Page, width: int, place: str) -> None:
+    assert page.evaluate("document.documentElement.scrollWidth") <= width, f"{place} is wider than the window"
+    found = Axe().run(page)
+    assert found.violations_count == 0, f"{place}: {found.generate_report()}"
+
+
+def test_screenshots_for_the_documentation(browser: Browser, shop_node: Node) -> None:
+    """What people look at first: these pages have to show something."""
+    with open_page(browser, shop_node.http.base, height=860) as page:
+        log_in(page, shop_node.http.base)
+        expect(page.locator(".uplot canvas").first).to_be_visible()
+        page.wait_for_timeout(3000)  # so that there is a curve in the picture
+        screenshot(page, "overview")
+        visit(page, "topology")
+        expect(page.locator(".node")).to_have_count(10)
+        screenshot(page, "topology")
+        visit(page, "explorer?exchange=orders&key=orders.electronics.laptops.premium")
+        expect(page.get_by_text("It reaches 3 queues")).to_be_visible()
+        screenshot(page, "explorer")
+        visit(page, "queues/%2F/laptops")
+        expect(page.get_by_text("orders.*.laptops.#")).to_be_visible()
+        screenshot(page, "queue")
+
+
+def test_a_wrong_password_is_told_and_logging_out_forgets(browser: Browser, node: Node) -> None:
+    with open_page(browser, node.http.base) as page:
+        page.goto(node.http.base)
+        page.get_by_label("User").fill("guest")
+        page.get_by_label("Password").fill("wrong")
+        button(page, "Log in")
+        expect(page.get_by_role("alert")).to_contain_text("Login failed")
+        log_in(page, node.http.base)
+        page.reload()
+        page.get_by_role("heading", name="Overview").wait_for()
+        button(page, "Log out")
+        page.get_by_role("heading", name="Log in").wait_for()
+        assert page.evaluate("sessionStorage.length") == 0
+
+
+def test_a_queue_from_its_making_to_its_end(page: Page, node: Node) -> None:
+    visit(page, "queues")
+    button(page, "Add a queue")
+    dialog = page.get_by_role("dialog")
+    dialog.get_by_label("Name", exact=True).fill("jobs/<b>1</b> %2F 🦦")
+    dialog.get_by_role("button", name="Add one").click()
+    dialog.get_by_label("Arguments 1: name").fill("x-max-length")
+    dialog.get_by_label("Arguments 1: type").select_option("number")
+    dialog.get_by_label("Arguments 1: value").fill("many")
+    dialog.get_by_role("button", name="Add", exact=True).click()
+    expect(dialog.get_by_role("alert")).to_have_text('x-max-length: expected a number, got "many"')
+    dialog.get_by_label("Arguments 1: value").fill("-5")
+    dialog.get_by_role("button", name="Add", exact=True).click()
+    expect(dialog.get_by_role("alert")).to_contain_text("expected an integer from 0")
+    dialog.get_by_label("Arguments 1: value").fill("50")
+    dialog.get_by_role("button", name="Add", exact=True).click()
+    told(page, "is there")
+    page.get_by_role("link", name="jobs/<b>1</b> %2F 🦦").click()
+    expect(page.get_by_role("heading", level=1)).to_have_text("jobs/<b>1</b> %2F 🦦")
+    expect(page.get_by_text("x-max-length=50").first).to_be_visible()
+
+    page.get_by_label("Payload", exact=True).fill("<script>alert(1)</script>")
+    page.get_by_text("Properties and headers").click()
+    page.get_by_label("content_type").fill("text/html")
+    page.get_by_label("priority").fill("3")
+    button(page, "Publish")
+    told(page, "a queue took it")
+    button(page, "Get")
+    expect(page.get_by_label("Message 1")).to_contain_text("<script>alert(1)</script>")
+    expect(page.get_by_label("Message 1")).to_contain_text('content_type="text/html", delivery_mode=2, priority=3')
+
+    node.http.put("/api/queues/%2F/elsewhere")
+    button(page, "Move messages")
+    page.get_by_role("dialog").get_by_label("To queue").fill("nowhere")
+    page.get_by_role("dialog").get_by_role("button", name="Move", exact=True).click()
+    expect(page.get_by_role("dialog").get_by_role("alert")).to_contain_text("no queue 'nowhere'")
+    page.get_by_role("dialog").get_by_label("To queue").fill("elsewhere")
+    page.get_by_role("dialog").get_by_role("button", name="Move", exact=True).click()
+    told(page, "1 messages moved")
+    assert node.http.get("/api/queues/%2F/elsewhere")["messages"] == 1
+
+    button(page, "Purge")
+    page.get_by_role("dialog").get_by_role("button", name="Purge").click()
+    told(page, "was purged")
+    button(page, "Delete")
+    page.get_by_role("dialog").get_by_role("button", name="Delete").click()
+    told(page, "was deleted")
+    expect(page.get_by_role("heading", level=1)).to_have_text("Queues")
+    assert [queue["name"] for queue in node.http.get("/api/queues")] == ["elsewhere"]
+
+
+def test_an_exchange_and_its_bindings(page: Page, node: Node) -> None:
+    node.http.put("/api/queues/%2F/q")
+    visit(page, "exchanges")
+    button(page, "Add an exchange")
+    dialog = page.get_by_role("dialog")
+    dialog.get_by_label("Name", exact=True).fill("desks")
+    dialog.get_by_label("Type").select_option("headers")
+    dialog.get_by_role("button", name="Add", exact=True).click()
+    told(page, "Exchange desks is there")
+    page.get_by_role("link", name="desks").click()
+    button(page, "Bind")
+    dialog.get_by_label("Name", exact=True).fill("q")
+    dialog.get_by_role("button", name="Add one").click()
+    dialog.get_by_label("Arguments 1: name").fill("vip")
+    dialog.get_by_label("Arguments 1: type").select_option("boolean")
+    dialog.get_by_label("Arguments 1: value").fill("true")
+    dialog.get_by_role("button", name="Bind", exact=True).click()
+    told(page, "q is bound to desks")
+    (binding,) = [each for each in node.http.get("/api/bindings") if each["source"]]
+    assert binding["arguments"] == {"vip": True}
+
+    button(page, "Publish")
+    expect(page.get_by_text("No queue took the message")).to_be_visible()
+    expect(page.get_by_role("listitem").filter(has_text="vip is missing")).to_be_visible()
+    page.get_by_text("Properties and headers").click()
+    page.get_by_role("group", name="Headers").get_by_role("button", name="Add one").click()
+    page.get_by_label("Headers 1: name").fill("vip")
+    page.get_by_label("Headers 1: type").select_option("boolean")
+    page.get_by_label("Headers 1: value").fill("true")
+    button(page, "Publish")
+    told(page, "a queue took it")
+
+    page.get_by_role("button", name=re.compile("Unbind desks from q")).click()
+    page.get_by_role("dialog").get_by_role("button", name="Unbind", exact=True).click()
+    told(page, "Unbound")
+    visit(page, "bindings")
+    button(page, "Bind")
+    dialog.get_by_label("From exchange").fill("desks")
+    dialog.get_by_label("To", exact=True).select_option("exchange")
+    dialog.get_by_label("Name", exact=True).fill("amq.fanout")
+    dialog.get_by_role("button", name="Bind", exact=True).click()
+    told(page, "amq.fanout is bound to desks")
+    visit(page, "exchanges/%2F/desks")
+    button(page, "Delete")
+    dialog.get_by_role("button", name="Delete").click()
+    told(page, "was deleted")
+
+
+def test_users_rights_vhosts_and_policies(page: Page, node: Node) -> None:
+    dialog = page.get_by_role("dialog")
+    visit(page, "vhosts")
+    button(page, "Add a vhost")
+    dialog.get_by_label("Name", exact=True).fill("shop")
+    dialog.get_by_label("Description").fill("for the shop")
+    dialog.get_by_role("button", name="Add", exact=True).click()
+    expect(page.get_by_text("for the shop")).to_be_visible()
+    visit(page, "users")
+    button(page, "Add a user")
+    dialog.get_by_label("Name", exact=True).fill("bob")
+    dialog.get_by_label("Password").fill("secret")
+    dialog.get_by_role("button", name="Add", exact=True).click()
+    page.get_by_role("link", name="bob").click()
+    rights = page.locator("section", has_text="Set rights").first
+    rights.get_by_label("Virtual host").select_option("shop")
+    rights.get_by_label("Configure").fill("(")
+    rights.get_by_role("button", name="Set rights").click()
+    expect(rights.get_by_role("alert")).to_contain_text("expected a regular expression")
+    rights.get_by_label("Configure").fill("^bob")
+    rights.get_by_role("button", name="Set rights").click()
+    expect(rights.get_by_role("table")).to_contain_text("^bob")
+    limits = page.locator("section", has_text="Limit routing keys")
+    limits.get_by_label("Virtual host").select_option("shop")
+    limits.get_by_label("Exchange").fill("amq.topic")
+    limits.get_by_label("Write").fill("^orders")
+    limits.get_by_role("button", name="Set limits").click()
+    expect(limits.get_by_role("table")).to_contain_text("^orders")
+    assert node.http.as_user("bob:secret").get("/api/whoami")["tags"] == ["management"]
+    limits.get_by_role("button", name="Take away the topic rights for amq.topic").click()
+    dialog.get_by_role("button", name="Take away").click()
+    expect(limits.get_by_text("All routing keys may be used")).to_be_visible()
+
+    visit(page, "policies")
+    button(page, "Add a policy")
+    dialog.get_by_label("Name", exact=True).fill("short")
+    dialog.get_by_label("Pattern").fill("^tmp")
+    dialog.get_by_label("Settings 1: name").fill("max-length")
+    dialog.get_by_label("Settings 1: value").fill("10")
+    dialog.get_by_role("button", name="Set", exact=True).click()
+    expect(page.get_by_role("table")).to_contain_text("max-length=10")
+    page.get_by_role("button", name="Delete the policy short").click()
+    dialog.get_by_role("button", name="Delete", exact=True).click()
+    expect(page.get_by_text("There are no policies")).to_be_visible()
+
+    visit(page, "users/bob")
+    button(page, "Delete")
+    dialog.get_by_role("button", name="Delete").click()
+    told(page, "User bob was deleted")
+    visit(page, "vhosts")
+    page.get_by_role("button", name="Delete shop").click()
+    dialog.get_by_role("button", name="Delete", exact=True).click()
+    told(page, "Vhost shop was deleted")
+
+
+def test_definitions_go_down_and_up(page: Page, node: Node, tmp_path: Path) -> None:
+    node.http.put("/api/queues/%2F/kept")
+    visit(page, "definitions")
+    with page.expect_download() as download:
+        button(page, "Download")
+    path = tmp_path / "definitions.json"
+    download.value.save_as(path)
+    assert [queue["name"] for queue in json.loads(path.read_text())["queues"]] == ["kept"]
+    node.http.delete("/api/queues/%2F/kept")
+    (tmp_path / "bad.json").write_text('{"queues": [{"durable": true}]}')
+    page.get_by_label("File").set_input_files(tmp_path / "bad.json")
+    button(page, "Upload")
+    expect(page.get_by_role("alert")).to_contain_text("queues[0].name: expected a string, got nothing")
+    page.get_by_label("File").set_input_files(path)
+    button(page, "Upload")
+    told(page, "was taken in")
+    assert node.http.get("/api/queues/%2F/kept")["name"] == "kept"
+
+
+def test_connections_channels_and_consumers(page: Page, node: Node) -> None:
+    amqp = node.connect()
+    channel = amqp.channel()
+    channel.declare("q")
+    channel.consume("q")
+    visit(page, "consumers")
+    page.get_by_role("link", name=re.compile(r"\(1\)$")).click()
+    expect(page.get_by_role("table", name="Consumers of this channel")).to_contain_text("q")
+    page.get_by_role("link", name=re.compile(r"^127\.0\.0\.1:\d+ -> 127\.0\.0\.1:\d+$")).click()
+    expect(page.get_by_text("connected since")).to_be_visible()
+    button(page, "Close this connection")
+    page.get_by_role("dialog").get_by_role("button", name="Close this connection").click()
+    told(page, "was closed")
+    expect(page.get_by_text("Nobody is connected")).to_be_visible()
+    amqp.drop()
+
+
+def test_the_route_explorer_lights_the_path_and_tries_a_draft(browser: Browser, shop_node: Node) -> None:
+    with open_page(browser, shop_node.http.base) as page:
+        log_in(page, shop_node.http.base)
+        visit(page, "explorer")
+        page.get_by_label("Exchange", exact=True).select_option("orders")
+        page.get_by_label("Routing key", exact=True).fill("orders.food.fresh")
+        expect(page.get_by_text("It reaches 1 queue", exact=True)).to_be_visible()
+        expect(page.locator(".edge.lit").first).to_be_visible()
+        expect(page.locator(".edge.near").first).to_be_attached()
+        expect(page.get_by_text("Near misses").first).to_be_visible()
+        page.get_by_role("group", name="Headers").get_by_role("button", name="Add one").click()
+        page.get_by_label("Headers 1: name").fill("vip")
+        page.get_by_label("Headers 1: type").select_option("boolean")
+        page.get_by_label("Headers 1: value").fill("true")
+        expect(page.get_by_text("It reaches 2 queues")).to_be_visible()
+        page.get_by_label("with a binding that is not there yet").check()
+        draft = page.get_by_role("group", name="Draft of a binding")
+        draft.get_by_label("From exchange").fill("orders")
+        draft.get_by_label("Name", exact=True).fill("food")
+        draft.get_by_label("Binding key").fill("orders.food.#")
+        expect(page.get_by_text("With the draft it would also reach food.")).to_be_visible()
+        expect(page.locator(".edge.new")).to_be_attached()
+        button(page, "Add this binding")
+        told(page, "food is bound to orders")
+        expect(page.get_by_text("It reaches 3 queues")).to_be_visible()
+        shop_node.http.delete("/api/bindings/%2F/e/orders/q/food/orders.food.%2523")
+
+
+def test_the_topology_by_keyboard(browser: Browser, shop_node: Node) -> None:
+    with open_page(browser, shop_node.http.base) as page:
+        log_in(page, shop_node.http.base)
+        visit(page, "topology")
+        expect(page.locator(".node")).to_have_count(10)
+        page.get_by_label("Search").fill("vip")
+        page.keyboard.press("Enter")
+        expect(page.get_by_role("link", name="Open vip-desk")).to_be_visible()
+        page.get_by_label("Steps around it").select_option("1")
+        expect(page.locator(".node")).to_have_count(2)
+        page.get_by_role("button", name=re.compile("^exchange desks")).focus()
+        page.keyboard.press("Enter")
+        expect(page.get_by_role("link", name="Open desks")).to_be_visible()
+        button(page, "Show all")
+        expect(page.locator(".node")).to_have_count(10)
+        button(page, "Zoom in")
+        button(page, "Whole picture")
+
+
+def test_reports_open_within_the_page(browser: Browser, shop_node: Node) -> None:
+    with open_page(browser, shop_node.http.base) as page:
+        log_in(page, shop_node.http.base)
+        visit(page, "pipeline")
+        button(page, "A day at the shop")
+        report = page.frame_locator("iframe")
+        expect(report.get_by_role("heading", name="ran")).to_be_visible()
+
+
+def test_a_phone_has_a_menu(browser: Browser, shop_node: Node) -> None:
+    with open_page(browser, shop_node.http.base, width=390, height=800) as page:
+        log_in(page, shop_node.http.base)
+        expect(page.get_by_role("link", name="Queues")).to_be_hidden()
+        button(page, "Menu")
+        page.get_by_role("link", name="Queues").click()
+        expect(page.get_by_role("heading", level=1)).to_have_text("Queues")
+        screenshot(page, "phone")
+
+
+def test_without_rights_pages_say_so(browser: Browser, node: Node) -> None:
+    node.http.put("/api/users/man", {"password": "p", "tags": "management"})
+    with open_page(browser, node.http.base) as page:
+        log_in(page, node.http.base, "man", "p")
+        expect(page.get_by_role("link", name="Users")).to_have_count(0)
+        visit(page, "users")
+        expect(page.get_by_role("alert").first).to_contain_text("expected administrator")
+        visit(page, "queues")
+        expect(page.get_by_text("There are no queues")).to_be_visible()
+
+
+def test_a_broker_that_goes_away_is_told(browser: Browser) -> None:
+    with running_node() as node, open_page(browser, node.http.base) as page:
+        log_in(page, node.http.base)
+        page.route("**/api/**", lambda route: route.abort())
+        visit(page, "queues")
+        expect(page.get_by_role("alert")).to_have_text("The broker does not answer. Is it running?")
+
+
+def test_a_thousand_queues_are_listed_and_found(browser: Browser) -> None:
+    with running_node() as node:
+        names = [f"queue-{number:04}" for number in range(1000)]
+        exchanges = [{"name": f"ex-{number}", "vhost": "/", "type": "topic"} for number in range(5)]
+        queues = [{"name": name, "vhost": "/", "durable": True, "arguments": {}} for name in names]
+        bindings = [
+            {"source": f"ex-{number % 5}", "vhost": "/", "destination": name, "routing_key": f"k.{number}"}
+            for number, name in enumerate(names)
+        ]
+        definitions = {"exchanges": exchanges, "queues": queues, "bindings": bindings}
+        assert node.http.post("/api/definitions", definitions).status == 204
+        with open_page(browser, node.http.base) as page:
+            log_in(page, node.http.base)
+            visit(page, "queues")
+            expect(page.get_by_text("1,000 of 1,000")).to_be_visible()
+            page.get_by_role("searchbox").fill("0777")
+            expect(page.get_by_role("link", name="queue-0777")).to_be_visible()
+            expect(page.get_by_text("1 of 1,000")).to_be_visible()
+            visit(page, "topology")
+            expect(page.get_by_text("There are more than 450")).to_be_visible()
+            page.get_by_label("Search").fill("queue-0999")
+            page.keyboard.press("Enter")
+            expect(page.get_by_role("link", name="Open queue-0999")).to_be_visible()
+            button(page, "Show all")
+            expect(page.get_by_text("There are more than 450")).to_be_visible()
