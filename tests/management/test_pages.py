@@ -254,7 +254,7 @@ def test_an_exchange_and_its_bindings(page: Page, node: Node) -> None:
     visit(page, "bindings")
     button(page, "Bind")
     dialog.get_by_label("From exchange").fill("desks")
-    dialog.get_by_label("To", exact=True).select_option("exchange")
+    dialog.get_by_role("combobox", name="To", exact=True).select_option("exchange")
     dialog.get_by_label("Name", exact=True).fill("amq.fanout")
     dialog.get_by_role("button", name="Bind", exact=True).click()
     told(page, "amq.fanout is bound to desks")

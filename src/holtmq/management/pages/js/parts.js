@@ -128,7 +128,7 @@ export function Confirmed({ label, question, act, kind = "danger", ariaLabel }) 
     ${isOpen && html`<${Dialog} title=${label} onClose=${close}><${Form} label=${label} kind="danger" submit=${act} done=${close}><p>${question}</p><//><//>`}`;
 }
 
-export const Field = ({ label, hint, children }) => html`<label class="field"><span>${label}</span>${children}${hint && html`<small class="quiet">${hint}</small>`}</label>`;
+export const Field = ({ label, hint, children }) => html`<div><label class="field"><span>${label}</span>${children}</label>${hint && html`<small class="quiet">${hint}</small>`}</div>`;
 
 export const Text = ({ label, hint, ...rest }) => html`<${Field} label=${label} hint=${hint}><input autocomplete="off" spellcheck="false" ...${rest} /><//>`;
 
