@@ -3,10 +3,14 @@
 from __future__ import annotations
 
 import json
+import os
 import pickle
+import sys
 import time
 from collections import Counter
+from itertools import count
 from pathlib import Path
+from random import choice
 from tempfile import TemporaryDirectory
 from threading import Semaphore
 
@@ -16,11 +20,15 @@ from rich.table import Table as Grid
 from rich.text import Text
 
 from holtmq.cli.output import show
+from holtmq.client.address import Address
+from holtmq.client.connection import Connection
+from holtmq.client.publisher import Outgoing, Publisher
 from holtmq.embedded import Embedded
 from holtmq.routing import Router
 from holtmq.routing.check import check
 from holtmq.testing import running_broker
 from holtmq.topology import Binding, Exchange, Queue, Topology
+from holtmq.wire.content import encode_properties
 
 MESSAGES = 200_000
 SENT = 500
@@ -47,7 +55,12 @@ A_DAY_OF_ORDERS = (
     type=click.Path(path_type=Path, file_okay=False),
     help="Where the report goes.",
 )
-def demo(folder: Path) -> None:
+@click.option(
+    "--pages/--no-pages",
+    default=None,
+    help="Leave a broker running at the end, with its pages to look at.  [default: where there is a terminal, and no CI]",
+)
+def demo(folder: Path, *, pages: bool | None) -> None:
     """Run the whole system once: explain routes, use a durable queue and a broker, archive and compare traffic on Spark."""
     topology = shop()
     router = Router(topology)
@@ -75,6 +88,8 @@ def demo(folder: Path) -> None:
         f"{len(findings)} weak spot;\n"
         f"{consumed} messages by file, {served} by broker, {MESSAGES:,} routed, {archived:,} archived."
     )
+    if pages if pages is not None else sys.stdin.isatty() and sys.stdout.isatty() and "CI" not in os.environ:
+        _leave_pages_open(topology, folder)
 
 
 def shop() -> Topology:
@@ -185,13 +200,48 @@ def _use_spark(topology: Topology, folder: Path) -> int:
     return summary.messages
 
 
+def _leave_pages_open(topology: Topology, folder: Path) -> None:
+    """A broker with the shop and some traffic, until somebody has seen enough."""
+    from holtmq.config import Config
+    from holtmq.server.run import running
+
+    with TemporaryDirectory(prefix="holtmq-demo-") as name:
+        definitions = Path(name) / "shop.json"
+        definitions.write_text(json.dumps(topology.to_definitions()))
+        config = Config(
+            str(Path(name) / "shop.db"), amqp_port=0, http_port=0, definitions=str(definitions), reports=str(folder)
+        )
+        with running(config) as server:
+            if server.http_address is None:
+                show("The pages are not installed here: pip install 'holtmq[management]'")
+                return
+            show(Rule("Look at it", align="left"))
+            show(f"The pages are at {server.http_address} (user guest, password guest); Ctrl-C ends this.")
+            _publish_until_interrupted(server.address)
+
+
+def _publish_until_interrupted(address: str) -> None:
+    where = Address.parse(f"{address.replace('://', '://guest:guest@')}/%2F")
+    publisher = Publisher(lambda: Connection(where, name="the shop"))
+    keys = ("orders.food", "orders.toys.lego", "orders.electronics.laptops.premium", "order.food")
+    raw = encode_properties({"headers": {"vip": True}, "content_type": "text/plain"})
+    try:
+        for number in count():
+            orders = (Outgoing("orders", choice(keys), raw, b"order %d" % number) for _ in range(1 + number % 7))
+            publisher.publish(orders)
+            publisher.flush()
+            time.sleep(0.2)
+    except KeyboardInterrupt:
+        publisher.close()
+
+
 def _route_traffic(router: Router) -> None:
     keys = [f"orders.{category}.{item}" for category in ("electronics", "food", "toys") for item in ("laptops", "premium")]
     started = time.perf_counter()
     deliveries = Counter(queue for n in range(MESSAGES) for queue in router.route("orders", keys[n % len(keys)]))
     elapsed_s = time.perf_counter() - started
     grid = Grid("queue", "messages")
-    for queue, count in sorted(deliveries.items()):
-        grid.add_row(queue, f"{count:,}")
+    for queue, number in sorted(deliveries.items()):
+        grid.add_row(queue, f"{number:,}")
     show(grid)
     show(f"{MESSAGES:,} messages, {sum(deliveries.values()):,} deliveries in {elapsed_s:.2f} s")

@@ -38,12 +38,19 @@ class History:
 
     def rate(self, column: int) -> float:
         """The growth a second, between the last two rows."""
+        rates = self.rates()
+        return rates[column] if rates else 0.0
+
+    def rates(self) -> Sequence[float]:
+        """The rates of all columns; none where nothing changes."""
         rows, width = self._rows, self._width
         if len(rows) < 2 * width:
-            return 0.0
+            return ()
+        old, new = rows[1 - 2 * width : -width], rows[1 - width :]
         elapsed_ms = rows[-width] - rows[-2 * width]
-        growth = rows[column + 1 - width] - rows[column + 1 - 2 * width]
-        return round(growth * 1000 / elapsed_ms, 1) if elapsed_ms else 0.0
+        if old == new or not elapsed_ms:
+            return ()
+        return [round((after - before) * 1000 / elapsed_ms, 1) for before, after in zip(old, new, strict=True)]
 
     def at(self, time_ms: int, column: int) -> int | None:
         """The value at a time: that of the last row up to it."""

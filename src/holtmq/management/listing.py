@@ -19,6 +19,10 @@ class Page:
     number: int
     size: int
 
+    @property
+    def start(self) -> int:
+        return (self.number - 1) * self.size
+
 
 @dataclass(frozen=True, slots=True)
 class Listing:
@@ -60,14 +64,18 @@ class Listing:
             items = list(reversed(items))
         if self.page is None:
             return [self.trim(item) for item in items]
+        return self.page_of(items[self.page.start : self.page.start + self.page.size], len(items), total)
+
+    def page_of(self, shown: Sequence[dict[str, Any]], matched: int, total: int) -> dict[str, Any]:
+        """The page that these items are, of all that matched."""
+        assert self.page is not None
         number, size = self.page.number, self.page.size
-        count = max(1, -(-len(items) // size))
+        count = max(1, -(-matched // size))
         if number > count:
-            raise PageOutOfRangeError(f"page {number} of size {size} is beyond the {len(items)} that there are")
-        shown = items[(number - 1) * size : number * size]
+            raise PageOutOfRangeError(f"page {number} of size {size} is beyond the {matched} that there are")
         return {
             "total_count": total,
-            "filtered_count": len(items),
+            "filtered_count": matched,
             "item_count": len(shown),
             "page": number,
             "page_size": size,

@@ -23,7 +23,7 @@ from holtmq.management.views import NODE
 MEDIA_TYPE = "text/plain; version=0.0.4; charset=utf-8"
 PROTOCOL = {"protocol": "amqp091"}
 CLASSIC = {"protocol": "amqp091", "queue_type": "rabbit_classic_queue"}
-Sample: TypeAlias = tuple[Mapping[str, str], float]
+Sample: TypeAlias = tuple[Mapping[str, str] | str, float]
 
 
 def metrics_page(node: Node, *, per_object: bool) -> Response:
@@ -165,13 +165,14 @@ QUEUE_GAUGES = (
 )
 
 
-def _queue_rows(node: Node) -> list[tuple[Mapping[str, str], tuple[int, ...]]]:
+def _queue_rows(node: Node) -> list[tuple[str, tuple[int, ...]]]:
+    """Labels, spelled once for all metrics of a queue, and its numbers."""
     return [
         (
-            {"vhost": vhost.name, "queue": queue.name},
+            _labels({"vhost": vhost.name, "queue": queue.name}),
             (
                 queue.message_count, queue.unsettled, queue.message_count + queue.unsettled, len(queue.consumers),
-                queue.messages_in_memory, queue.memory, queue.message_bytes,
+                queue.messages_in_memory, queue.memory, queue.message_bytes, queue.arrived,
             ),
         )
         for vhost in node.broker.vhosts.values()
@@ -180,10 +181,10 @@ def _queue_rows(node: Node) -> list[tuple[Mapping[str, str], tuple[int, ...]]]:
 
 
 def _queues(node: Node) -> Iterator[list[str]]:
-    sums = [sum(column) for column in zip(*(values for _, values in _queue_rows(node)), strict=True)] or [0] * len(QUEUE_GAUGES)
+    rows = [values for _, values in _queue_rows(node)] or [(0,) * (len(QUEUE_GAUGES) + 1)]
+    *sums, arrived = (sum(column) for column in zip(*rows, strict=True))
     for (name, text), value in zip(QUEUE_GAUGES, sums, strict=True):
         yield _gauge(f"rabbitmq_queue_{name}", text, [({}, value)])
-    arrived = sum(queue.arrived for vhost in node.broker.vhosts.values() for queue in vhost.queues.values())
     yield _counter("rabbitmq_queue_messages_published_total", "Put into the queues that there are.", [({}, arrived)])
 
 
@@ -191,12 +192,9 @@ def _queues_one_by_one(node: Node) -> Iterator[list[str]]:
     rows = _queue_rows(node)
     for place, (name, text) in enumerate(QUEUE_GAUGES):
         yield _gauge(f"rabbitmq_queue_{name}", text, [(labels, values[place]) for labels, values in rows])
-    arrived = [
-        ({"vhost": vhost.name, "queue": queue.name}, queue.arrived)
-        for vhost in node.broker.vhosts.values()
-        for queue in vhost.queues.values()
-    ]
-    yield _counter("holtmq_queue_messages_arrived_total", "Put into a queue.", arrived)
+    yield _counter(
+        "holtmq_queue_messages_arrived_total", "Put into a queue.", [(labels, values[-1]) for labels, values in rows]
+    )
 
 
 def _exchanges_one_by_one(node: Node) -> Iterator[list[str]]:
@@ -242,7 +240,9 @@ def _written(name: str, kind: str, text: str, samples: Iterable[Sample]) -> list
     ]
 
 
-def _labels(labels: Mapping[str, str]) -> str:
+def _labels(labels: Mapping[str, str] | str) -> str:
+    if isinstance(labels, str):
+        return labels
     if not labels:
         return ""
     return "{" + ",".join(f'{name}="{_escaped(value)}"' for name, value in labels.items()) + "}"

@@ -34,6 +34,10 @@ VHOST_COLUMNS = ("messages_ready", "messages_unacknowledged", "messages", *CONNE
 NODE_COLUMNS = ("messages_ready", "messages_unacknowledged", "messages", *IN, *OUT, *CHURN_COLUMNS)
 
 
+DETAILS = {name: f"{name}_details" for name in (*VHOST_COLUMNS, *NODE_COLUMNS, *QUEUE_COLUMNS, *EXCHANGE_COLUMNS)}
+IDLE = {"rate": 0.0}
+
+
 class Span(NamedTuple):
     """How far back a chart goes, and in which steps."""
 
@@ -132,17 +136,21 @@ def lengths(vhost: VirtualHost) -> tuple[int, int, int]:
     return ready, unsettled, ready + unsettled
 
 
-def stats(columns: Sequence[str], values: Sequence[int], history: History | None, span: Span | None) -> dict[str, Any]:
-    """Numbers with their rates, each as `name` and `name_details`."""
+def stats(
+    columns: Sequence[str], values: Sequence[int], history: History | None, span: Span | None, first: int = 0
+) -> dict[str, Any]:
+    """Numbers with their rates, each as `name` and `name_details`; `first` is the column of the history to begin with.
+
+    With ten thousand queues this is most of the work of a list (benchmarks/management.py), and most of them are idle.
+    """
     found: dict[str, Any] = {}
-    for place, name in enumerate(columns):
+    rates = history.rates() if history is not None and span is None else ()
+    for place, name in enumerate(columns, first):
         found[name] = values[place]
-        if history is None:
-            found[f"{name}_details"] = {"rate": 0.0}
-        elif span is None:
-            found[f"{name}_details"] = {"rate": history.rate(place)}
+        if history is not None and span is not None:
+            found[DETAILS[name]] = history.samples(place, now_ms(), span.age_s, span.step_s)
         else:
-            found[f"{name}_details"] = history.samples(place, now_ms(), span.age_s, span.step_s)
+            found[DETAILS[name]] = {"rate": rates[place]} if rates else IDLE
     return found
 
 
@@ -151,12 +159,11 @@ def with_deliver_get(found: dict[str, Any]) -> dict[str, Any]:
     if not found:
         return found
     parts = ("deliver", "deliver_no_ack", "get", "get_no_ack")
-    rate = sum(found[f"{name}_details"]["rate"] for name in parts)
-    found["deliver_get"] = sum(found[name] for name in parts)
-    found["deliver_get_details"] = {"rate": round(rate, 1)}
-    charts = [found[f"{name}_details"].get("samples") for name in parts]
-    if all(chart is not None for chart in charts):
-        rows = zip(*charts, strict=True)
+    details = [found[DETAILS[name]] for name in parts]
+    found["deliver_get"] = found["deliver"] + found["deliver_no_ack"] + found["get"] + found["get_no_ack"]
+    found["deliver_get_details"] = {"rate": round(sum([each["rate"] for each in details]), 1)}
+    if "samples" in details[0]:
+        rows = zip(*(each["samples"] for each in details), strict=True)
         found["deliver_get_details"]["samples"] = [
             {"sample": sum(part["sample"] for part in row), "timestamp": row[0]["timestamp"]} for row in rows
         ]

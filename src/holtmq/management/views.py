@@ -57,15 +57,15 @@ def plain_queue(queue: MessageQueue, vhost: VirtualHost) -> dict[str, Any]:
 
 def queue_view(queue: MessageQueue, vhost: VirtualHost, statistics: Statistics, span: Span | None = None) -> dict[str, Any]:
     history = statistics.history("queue", vhost.name, queue.name)
-    numbers = stats(QUEUE_COLUMNS, queue_numbers(queue), history, span)
-    messages = {name: numbers[name] for column in QUEUE_COLUMNS[:LENGTHS] for name in (column, f"{column}_details")}
-    counted = {name: numbers[name] for column in QUEUE_COLUMNS[LENGTHS:] for name in (column, f"{column}_details")}
+    numbers = queue_numbers(queue)
     policy = vhost.router.registry.queue_policy(queue.name)
     owner = queue.owner
     return {
         **plain_queue(queue, vhost),
-        **messages,
-        "message_stats": with_deliver_get(counted) if _any(counted, QUEUE_COLUMNS[LENGTHS:]) else {},
+        **stats(QUEUE_COLUMNS[:LENGTHS], numbers, history, span),
+        "message_stats": with_deliver_get(stats(QUEUE_COLUMNS[LENGTHS:], numbers, history, span, LENGTHS))
+        if any(numbers[LENGTHS:])
+        else {},
         "message_bytes": queue.message_bytes,
         "message_bytes_ready": queue.message_bytes,
         "messages_ram": queue.messages_in_memory,
@@ -224,7 +224,3 @@ def consumer_view(consumer: Consumer, owners: Mapping[Session, Client]) -> dict[
 
 def moment(seconds: float) -> str:
     return datetime.fromtimestamp(seconds, UTC).isoformat(timespec="milliseconds")
-
-
-def _any(counted: Mapping[str, Any], columns: tuple[str, ...]) -> bool:
-    return any(counted[column] for column in columns)

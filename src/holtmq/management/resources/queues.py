@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import base64
+from collections.abc import Callable, Mapping
 from typing import Any
 
 from holtmq.broker.channel import Channel, Fetched
@@ -11,6 +12,7 @@ from holtmq.broker.queue import MessageQueue
 from holtmq.broker.vhost import VirtualHost
 from holtmq.errors import DefinitionsError, NotFoundError
 from holtmq.management.operations import CHARTS, LIST, LISTING, NO_CONTENT, OBJECT, Call, Outcome, api, created
+from holtmq.management.statistics import LENGTHS, Statistics
 from holtmq.management.views import binding_view, consumer_view, plain_queue, queue_view
 from holtmq.table import describe
 from holtmq.table_json import to_json
@@ -65,6 +67,14 @@ async def _list(call: Call) -> Any:
     listing, span = call.listing, call.span("lengths")
     found = [(queue, vhost) for vhost in call.vhosts for _, queue in sorted(vhost.queues.items())]
     matched = [(queue, vhost) for queue, vhost in found if listing.matches(queue.name)]
+    sort_key = SORT_KEYS.get(listing.sort or "name")
+    if listing.page is not None and sort_key is not None:
+        matched.sort(key=lambda pair: sort_key(pair[0], pair[1], call.statistics), reverse=listing.is_reversed)
+        counted = len(matched)
+        matched = matched[listing.page.start : listing.page.start + listing.page.size]
+        return listing.page_of(
+            [queue_view(queue, vhost, call.statistics, span) for queue, vhost in matched], counted, len(found)
+        )
     is_plain = call.flag("disable_stats") or not any(map(listing.reads, _counted_columns()))
     views: list[dict[str, Any]] = []
     for start in range(0, len(matched), SLICE):
@@ -78,6 +88,20 @@ async def _list(call: Call) -> Any:
                 views.append(queue_view(queue, vhost, call.statistics, span))
         await asyncio.sleep(0)
     return listing.apply(views, len(found))
+
+
+SORT_KEYS: Mapping[str, Callable[[MessageQueue, VirtualHost, Statistics], Any]] = {
+    "name": lambda queue, _, __: queue.name.lower(),
+    "vhost": lambda _, vhost, __: vhost.name.lower(),
+    "messages": lambda queue, _, __: queue.message_count + queue.unsettled,
+    "messages_ready": lambda queue, _, __: queue.message_count,
+    "messages_unacknowledged": lambda queue, _, __: queue.unsettled,
+    "consumers": lambda queue, _, __: len(queue.consumers),
+    "message_stats.publish_details.rate": lambda queue, vhost, statistics: statistics.rate(
+        LENGTHS, "queue", vhost.name, queue.name
+    ),
+}
+"""The order of queues by what can be had without all the rest, so that only the page that is shown has to be made."""
 
 
 def _counted_columns() -> tuple[str, ...]:

@@ -1,0 +1,213 @@
+"""The commands that talk to a running broker."""
+
+from __future__ import annotations
+
+import io
+import json
+import os
+import pty
+import select
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+import trustme
+
+from holtmq.cli.main import main
+from tests.management.conftest import Node, running_node
+
+
+class Cli:
+    """Runs commands against one broker, in this process."""
+
+    def __init__(self, url: str, capsys: pytest.CaptureFixture[str]) -> None:
+        self._url = url
+        self._capsys = capsys
+
+    def __call__(self, *arguments: str, code: int = 0, url: str | None = None) -> str:
+        returned = main([*arguments, "--url", url or self._url])
+        output = self._capsys.readouterr()
+        assert returned == code, output
+        if code == 0:
+            assert output.err == ""
+        return output.out if returned == 0 else output.out + output.err
+
+    def json(self, *arguments: str) -> Any:
+        return json.loads(self(*arguments, "--json"))
+
+
+@pytest.fixture
+def node() -> Iterator[Node]:
+    with running_node() as node:
+        yield node
+
+
+@pytest.fixture
+def cli(node: Node, capsys: pytest.CaptureFixture[str]) -> Cli:
+    return Cli(node.http.base.replace("://", "://guest:guest@"), capsys)
+
+
+def test_a_topology_by_hand(cli: Cli) -> None:
+    assert cli("declare", "exchange", "orders", "--type", "topic") == "exchange orders declared\n"
+    cli("declare", "queue", "a/b %", "-a", "x-max-length=5", "-a", "x-overflow=reject-publish")
+    cli("bind", "orders", "a/b %", "k.#", "-a", "x=1")
+    cli("bind", "orders", "amq.fanout", "--to", "exchange")
+    (queue,) = cli.json("list", "queues")
+    assert queue["arguments"] == {"x-max-length": 5, "x-overflow": "reject-publish"}
+    assert cli.json("list", "queues", "name", "arguments.x-max-length") == [{"name": "a/b %", "arguments.x-max-length": 5}]
+    assert "k.#" in cli("list", "bindings")
+    missing = cli("unbind", "orders", "a/b %", "k.#", code=1)
+    assert "bound by it with arguments {'x': 1}" in missing
+    cli("unbind", "orders", "a/b %", "k.#", "-a", "x=1")
+    cli("delete", "queue", "a/b %", "--if-empty")
+    cli("delete", "exchange", "orders", "--if-unused", code=1)
+    cli("delete", "exchange", "orders")
+    assert cli("list", "queues") == "No queues.\n"
+    assert "no queue 'none'" in cli("delete", "queue", "none", code=1)
+
+
+def test_messages_there_and_back(cli: Cli, monkeypatch: pytest.MonkeyPatch) -> None:
+    for queue in ("q", "other"):
+        cli("declare", "queue", queue)
+    cli("publish", "", "q", "hello", "--header", "vip=true", "--property", "content_type=text/plain")
+    assert "no queue took it" in cli("publish", "amq.topic", "nowhere", "x", code=3)
+    stdin = io.TextIOWrapper(io.BytesIO(b"\x00\xff"))
+    monkeypatch.setattr(sys, "stdin", stdin)
+    cli("publish", "", "q")
+    first, second = cli.json("get", "q", "--count", "5")
+    assert (first["payload"], first["properties"]["headers"]) == ("hello", {"vip": True})
+    assert (second["payload"], second["payload_encoding"]) == ("AP8=", "base64")
+    assert "base64 AP8=" in cli("get", "q", "--count", "5")
+    assert cli("move", "q", "other", "--count", "1") == "1 message moved from q to other\n"
+    assert cli.json("get", "other", "--ack-mode", "remove")[0]["payload"] == "hello"
+    assert "No messages." in cli("get", "other", code=1)
+    cli("purge", "q")
+    assert cli.json("list", "queues", "messages") == [{"messages": 0}, {"messages": 0}]
+
+
+def test_users_permissions_policies_and_vhosts(cli: Cli, node: Node) -> None:
+    cli("declare", "vhost", "v", "--description", "for tests")
+    cli("users", "add", "bob", "--password", "old", "--tags", "monitoring")
+    cli("permissions", "set", "bob", "^a", "-V", "v")
+    cli("users", "change-password", "bob", "--password", "new")
+    cli("users", "set-tags", "bob", "management", "policymaker")
+    assert node.http.as_user("bob:new").get("/api/whoami")["tags"] == ["management", "policymaker"]
+    assert {"user": "bob", "vhost": "v", "configure": "^a", "write": ".*", "read": ".*"} in cli.json("permissions", "list")
+    assert "bob" in cli("users", "list")
+    cli("policies", "set", "p", "^q", "max-length=5", "overflow=reject-publish", "--priority", "2")
+    assert cli.json("policies", "list")[0]["definition"] == {"max-length": 5, "overflow": "reject-publish"}
+    assert "expected one of message-ttl" in cli("policies", "set", "p", "^q", "colour=red", code=1)
+    cli("policies", "clear", "p")
+    cli("permissions", "clear", "bob", "-V", "v")
+    cli("users", "delete", "bob")
+    cli("delete", "vhost", "v")
+    assert cli.json("list", "users", "name") == [{"name": "guest"}]
+
+
+def test_definitions_explain_and_status(cli: Cli, node: Node, tmp_path: Path) -> None:
+    cli("declare", "queue", "passing", "--transient")
+    cli("declare", "queue", "lasting")
+    cli("bind", "amq.topic", "passing", "a.*")
+    assert "passing" in cli("explain", "amq.topic", "a.b")
+    assert json.loads(cli("explain", "amq.topic", "a.b", "--json"))["queues"] == ["passing"]
+    file = tmp_path / "definitions.json"
+    cli("definitions", "export", str(file))
+    assert [queue["name"] for queue in json.loads(file.read_text())["queues"]] == ["lasting"]
+    cli("delete", "queue", "lasting")
+    cli("definitions", "import", str(file))
+    assert node.http.get("/api/queues/%2F/lasting")["name"] == "lasting"
+    file.write_text('{"queues": 3}')
+    assert "queues: expected an array" in cli("definitions", "import", str(file), code=1)
+    assert json.loads(cli("definitions", "export", "-V", "/"))["queues"][0]["name"] == "lasting"
+    shown = cli("status")
+    assert "HoltMQ" in shown
+    assert "listens on" in shown
+    assert cli.json("status")["object_totals"]["queues"] == 2
+
+
+def test_connections_are_listed_and_closed(cli: Cli, node: Node) -> None:
+    amqp = node.connect()
+    (connection,) = cli.json("list", "connections", "name")
+    cli("delete", "connection", connection["name"])
+    amqp.drop()
+    assert cli("list", "connections") == "No connections.\n"
+
+
+@pytest.mark.parametrize(
+    ("url", "words"),
+    [
+        ("http://guest:wrong@{host}", "Login failed"),
+        ("http://127.0.0.1:1", "no HTTP API at http://127.0.0.1:1"),
+        ("nonsense", "expected a URL as in http://user:password@host:15672, got 'nonsense'"),
+        ("ftp://user:secret@host", "got '…@host'"),
+    ],
+)
+def test_what_goes_wrong_is_told_in_one_line(cli: Cli, node: Node, url: str, words: str) -> None:
+    host = node.http.base.removeprefix("http://")
+    code = 2 if "URL" in words or "…" in words else 1
+    told = cli("list", "queues", url=url.format(host=host), code=code)
+    assert words in told
+    assert len(told.splitlines()) == 1
+    assert "secret" not in told
+
+
+def test_https_with_an_authority(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    authority = trustme.CA()
+    pem, ca = str(tmp_path / "server.pem"), str(tmp_path / "ca.pem")
+    authority.issue_cert("127.0.0.1").private_key_and_cert_chain_pem.write_to_path(pem)
+    authority.cert_pem.write_to_path(ca)
+    with running_node(http_port=-1, https_port=0, tls_certificate=pem, tls_key=pem) as node:
+        cli = Cli(node.http.base.replace("://", "://guest:guest@"), capsys)
+        assert "CERTIFICATE_VERIFY_FAILED" in cli("list", "queues", code=1)
+        assert cli("list", "queues", "--ca", ca) == "No queues.\n"
+
+
+def test_top_shows_the_busiest_queues(cli: Cli) -> None:
+    for queue in ("calm", "busy"):
+        cli("declare", "queue", queue)
+    cli("publish", "", "busy", "x")
+    lines = [line.split() for line in cli("top", "--once").splitlines()]
+    assert [line[0] for line in lines[-2:]] == ["busy", "calm"]
+
+
+def test_top_is_live_in_a_terminal_and_ends_with_q(node: Node) -> None:
+    node.http.put("/api/queues/%2F/seen")
+    url = node.http.base.replace("://", "://guest:guest@")
+    main_end, terminal = pty.openpty()
+    environment = {**os.environ, "TERM": "xterm-256color", "COLUMNS": "100", "LINES": "24"}
+    command = [sys.executable, "-m", "holtmq", "top", "--interval", "0.2", "--url", url]
+    process = subprocess.Popen(command, stdin=terminal, stdout=terminal, stderr=terminal, env=environment)
+    os.close(terminal)
+    shown = _read_until(main_end, b"seen")
+    os.write(main_end, b"n")
+    shown += _read_until(main_end, "queue ▾".encode())
+    os.write(main_end, b"q")
+    assert process.wait(20) == 0
+    os.close(main_end)
+    assert b"HoltMQ" in shown
+
+
+def _read_until(terminal: int, wanted: bytes) -> bytes:
+    shown, deadline = b"", time.monotonic() + 30
+    while wanted not in shown and time.monotonic() < deadline:
+        if select.select([terminal], [], [], 0.5)[0]:
+            shown += os.read(terminal, 65_536)
+    assert wanted in shown, shown
+    return shown
+
+
+@pytest.mark.parametrize("shell", ["bash", "zsh", "fish"])
+def test_completion(shell: str, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["completion", shell]) == 0
+    assert "_HOLTMQ_COMPLETE" in capsys.readouterr().out
+
+
+def test_bash_completes_what_there_is() -> None:
+    environment = {**os.environ, "_HOLTMQ_COMPLETE": "bash_complete", "COMP_WORDS": "holtmq list que", "COMP_CWORD": "2"}
+    command = [str(Path(sys.executable).with_name("holtmq"))]
+    done = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=30)
+    assert done.stdout.split() == ["plain,queues"]
