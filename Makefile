@@ -4,7 +4,7 @@ VENV ?= .venv
 BIN := $(VENV)/bin
 READY := $(VENV)/.ready
 
-.PHONY: demo test static check format bench lock clean
+.PHONY: demo test static check format bench screenshots lock clean
 
 demo: $(READY)  ## run the whole system once
 	$(BIN)/holtmq demo
@@ -29,7 +29,11 @@ bench: $(READY)  ## measure against peers; numbers and plots go to benchmarks/
 	$(BIN)/python -m benchmarks.embedded
 	$(BIN)/python -m benchmarks.broker
 	$(BIN)/python -m benchmarks.tuning
+	$(BIN)/python -m benchmarks.management
 	$(BIN)/python -m benchmarks.pipeline
+
+screenshots: $(READY)  ## the pictures in docs/images, made by the tests of the pages
+	HOLTMQ_SCREENSHOTS=docs/images $(BIN)/pytest -q tests/management/test_pages.py -k "screenshots or phone"
 
 lock:  ## choose the newest versions that fit pyproject.toml; needs uv
 	uv pip compile pyproject.toml --group dev --extra spark --extra management --universal --python-version 3.11 --generate-hashes \

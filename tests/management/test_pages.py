@@ -137,7 +137,8 @@ def test_screenshots_for_the_documentation(browser: Browser, shop_node: Node) ->
     with open_page(browser, shop_node.http.base, height=860) as page:
         log_in(page, shop_node.http.base)
         expect(page.locator(".uplot canvas").first).to_be_visible()
-        page.wait_for_timeout(3000)  # so that there is a curve in the picture
+        if SCREENSHOTS.name:
+            page.wait_for_timeout(40_000)  # so that there is a curve in the picture
         screenshot(page, "overview")
         visit(page, "topology")
         expect(page.locator(".node")).to_have_count(10)

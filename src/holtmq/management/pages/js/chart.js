@@ -8,6 +8,12 @@ const COLOURS = ["--accent", "--blue", "--orange", "--violet"];
 const HEIGHT = 190;
 const SHORTEST_S = 60;
 
+/** At least a minute, also where there is nothing to show yet. */
+function timeRange(_, low, high) {
+  const end = high > SHORTEST_S ? high : Date.now() / 1000;
+  return [Math.min(low > SHORTEST_S ? low : end, end - SHORTEST_S), end];
+}
+
 /** RabbitMQ's samples of counters, newest first, as growth a second, oldest first. */
 export function asRates(samples = []) {
   const points = [];
@@ -38,7 +44,7 @@ export function Chart({ title, lines, isRate = false }) {
       height: HEIGHT,
       legend: { show: false },
       cursor: { y: false },
-      scales: { x: { range: (_, low, high) => [Math.min(low, high - SHORTEST_S), high] }, y: { range: (_, low, high) => [0, Math.max(high * 1.1, 1)] } },
+      scales: { x: { range: timeRange }, y: { range: (_, low, high) => [0, Math.max(high * 1.1, 1)] } },
       axes: [axis, { ...axis, size: 64, values: (_, values) => values.map(show) }],
       series: [{}, ...labels.map((label, at) => ({ label, stroke: style.getPropertyValue(COLOURS[at]), width: 2, points: { show: false } }))],
     };

@@ -5,7 +5,7 @@ import { at, exchangeName } from "../api.js";
 import { link, useResource } from "../state.js";
 import { Check, Choice, Failure, Field, Tag } from "../parts.js";
 import { count, rate } from "../format.js";
-import { Graph } from "../graph.js";
+import { Graph, shorten } from "../graph.js";
 import { useVhosts } from "../vhosts.js";
 import { shownName } from "./exchanges.js";
 
@@ -25,10 +25,12 @@ function read(data) {
     const keys = each.keys.filter(Boolean);
     const more = each.bindings > each.keys.length ? ` and ${each.bindings - each.keys.length} more` : "";
     const words = { alternate: "where nothing matches", "dead-letters": "dead letters" }[each.kind];
-    return { from, to, kind: each.kind, title: words ?? `${each.bindings} ${each.bindings === 1 ? "binding" : "bindings"}: ${keys.join(", ") || "(empty key)"}${more}`, keys, words, rate: each.rate, width: each.rate ? Math.min(1.4 + Math.log10(1 + each.rate), 6) : undefined };
+    return { from, to, kind: each.kind, title: words ?? `${each.bindings} ${each.bindings === 1 ? "binding" : "bindings"}: ${keys.join(", ") || "(empty key)"}${more}`, keys, words, bindings: each.bindings, rate: each.rate, width: each.rate ? Math.min(1.4 + Math.log10(1 + each.rate), 6) : undefined };
   });
   return { nodes, edges };
 }
+
+const keyLabel = (edge) => (edge.keys.length ? shorten(edge.keys[0]) + (edge.bindings > 1 ? ` +${edge.bindings - 1}` : "") : "");
 
 /** The ids within so many steps of a node, along the arrows and against them. */
 function neighbourhood(edges, start, steps) {
@@ -56,7 +58,7 @@ export function TopologyPage({ query }) {
   const isCut = kept.length > MOST_NODES;
   if (isCut) kept = [...kept].sort((a, b) => b.isExchange - a.isExchange || b.load - a.load).slice(0, MOST_NODES);
   const ids = new Set(kept.map((node) => node.id));
-  const edges = whole.edges.filter((edge) => ids.has(edge.from) && ids.has(edge.to)).map((edge) => ({ ...edge, label: kept.length <= 40 ? edge.words ?? edge.keys.slice(0, 2).join(", ") : "" }));
+  const edges = whole.edges.filter((edge) => ids.has(edge.from) && ids.has(edge.to)).map((edge) => ({ ...edge, label: kept.length <= 40 ? edge.words ?? keyLabel(edge) : "" }));
   const wanted = search.trim().toLowerCase();
   const found = wanted ? whole.nodes.filter((node) => node.label.toLowerCase().includes(wanted)) : [];
   const marked = new Set(found.map((node) => node.id));
