@@ -6,6 +6,8 @@ import dagre from "../vendor/dagre/dagre.js";
 const NODE_HEIGHT = 40;
 const LETTER_PX = 7.4;
 const LONGEST_NAME = 30;
+const LEAST_SCALE = 0.4;
+const START_SCALE = 0.75;
 const ARROW = "M0,0 L8,4 L0,8 z";
 
 export const shorten = (name) => (name.length > LONGEST_NAME ? `${name.slice(0, LONGEST_NAME - 9)}…${name.slice(-8)}` : name);
@@ -48,12 +50,17 @@ export function Graph({ title, nodes, edges, structure, onPick, isStill = false 
   const picture = useRef(null);
   const drag = useRef(null);
   const whole = { x: 0, y: 0, width: Math.max(layout.width, 240), height: Math.max(layout.height, 80) };
-  useEffect(() => setView(null), [structure]);
+  const readable = () => {
+    const box = picture.current.getBoundingClientRect();
+    if (isStill || Math.min(box.width / whole.width, box.height / whole.height) >= LEAST_SCALE) return null;
+    return { x: 0, y: 0, width: box.width / START_SCALE, height: box.height / START_SCALE };
+  };
+  useEffect(() => setView(readable()), [structure]);
   const shown = view ?? whole;
   const zoom = (factor, at = { x: 0.5, y: 0.5 }) =>
     setView((old) => {
       const now = old ?? whole;
-      const width = Math.min(Math.max(now.width * factor, 120), whole.width * 3);
+      const width = Math.min(Math.max(now.width * factor, 120), Math.max(whole.width, whole.height) * 3);
       const height = (now.height * width) / now.width;
       return { x: now.x + (now.width - width) * at.x, y: now.y + (now.height - height) * at.y, width, height };
     });
@@ -98,6 +105,6 @@ export function Graph({ title, nodes, edges, structure, onPick, isStill = false 
       <defs><marker id="arrow" markerWidth="8" markerHeight="8" refX="7" refY="4" orient="auto" markerUnits="userSpaceOnUse"><path d=${ARROW} fill="#8a9691" /></marker></defs>
       ${edges.map(drawEdge)}${nodes.map(drawNode)}
     </svg>
-    ${!isStill && html`<div class="tools"><button aria-label="Zoom in" onClick=${() => zoom(0.75)}>+</button><button aria-label="Zoom out" onClick=${() => zoom(1.33)}>−</button><button onClick=${() => setView(null)}>Whole picture</button></div>`}
+    ${!isStill && html`<div class="tools"><button aria-label="Zoom in" onClick=${() => zoom(0.75)}>+</button><button aria-label="Zoom out" onClick=${() => zoom(1.33)}>−</button><button onClick=${() => setView(whole)}>Whole picture</button></div>`}
   </div>`;
 }
