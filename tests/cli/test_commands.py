@@ -100,7 +100,7 @@ def test_demo_runs_to_its_summary(tmp_path: Path) -> None:
     [
         (["explain", "x", "k", "--definitions", "/no/such/file"], 1, "/no/such/file: No such file or directory"),
         (["explain", "x", "k", "--definitions", "/"], 1, "/: Is a directory"),
-        (["explain", "x", "k"], 2, "expected one of --definitions and --data"),
+        (["explain", "x", "k"], 2, "expected one of --definitions, --data and --url"),
         (["explain", "x", "k", "--data", "/no/such/file"], 1, "/no/such/file does not exist; expected a HoltMQ file"),
         (["queue", "list", "/no/such/file"], 1, "/no/such/file does not exist; expected a HoltMQ file"),
         (["queue", "list", "FILE"], 1, "is no database; expected a HoltMQ file, or none"),
