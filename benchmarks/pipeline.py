@@ -37,7 +37,8 @@ ROUNDS = 3
 AMQP_MESSAGES = 500_000
 PIKA_MESSAGES = 20_000
 NAIVE_MESSAGES, NAIVE_BINDINGS = 20_000, 1_000
-PARTS = ("route", "bindings", "headers", "scaling", "memory", "naive", "amqp")
+NARROW = ["exchange", "routing_key", "message_id", "body"]
+PARTS = ("route", "narrow", "bindings", "headers", "scaling", "memory", "naive", "amqp")
 
 
 def topics(count: int) -> Topology:
@@ -58,8 +59,9 @@ def criteria(count: int) -> Topology:
     return Topology((Exchange("shop", "headers"),), queues, tuple(chosen.values()))
 
 
-def make_messages(folder: Path, count: int, keys: int, *, headers: int = 0) -> str:
-    """Messages with so many distinct keys, and sets of headers if any, in files as a Spark job would leave them."""
+def make_messages(folder: Path, count: int, keys: int, *, headers: int = 0, is_narrow: bool = False) -> str:
+    """Messages with so many distinct keys, and sets of headers if any, in files as a Spark job would leave them. They have the
+    columns of an archive or, narrow ones, what is needed and no more."""
     generator = np.random.default_rng(keys)
     texts_of_headers = np.array(header_texts(headers) if headers else [None])
     folder.mkdir()
@@ -84,6 +86,8 @@ def make_messages(folder: Path, count: int, keys: int, *, headers: int = 0) -> s
                 "body": _hexadecimal(generator, rows, 200),
             }
         )
+        if is_narrow:
+            table = table.select(NARROW)
         pq.write_table(table, folder / f"{number}.parquet", row_group_size=200_000)
     return str(folder)
 
@@ -338,6 +342,9 @@ def run_parts(folder: Path, parts: Sequence[str], messages: int, rounds: int) ->
     bench = Bench(session("local[2]"), folder, rounds)
     if "route" in parts:
         bench_routes(bench, few, make_messages(folder / "many", messages, 2_000_000))
+    if "narrow" in parts:
+        sources = (make_messages(folder / f"narrow-{keys}", messages, keys, is_narrow=True) for keys in (10_000, 2_000_000))
+        bench_routes(bench, *sources)
     if "bindings" in parts:
         bench_bindings(bench, few)
     if "headers" in parts:

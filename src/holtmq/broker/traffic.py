@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, fields
-from typing import NamedTuple
+from typing import NamedTuple, Self
 
 from holtmq.broker.publication import Destination
 from holtmq.routing.route import Entry
@@ -59,8 +59,18 @@ class Tallies:
         return Way(destinations, entries, tally)
 
 
+class Counters:
+    """Numbers that can be added up, each to its like."""
+
+    __slots__ = ()
+
+    def add(self, other: Self) -> None:
+        for field in fields(self):  # type: ignore[arg-type]  # those that have fields are dataclasses
+            setattr(self, field.name, getattr(self, field.name) + getattr(other, field.name))
+
+
 @dataclass(slots=True)
-class Outflow:
+class Outflow(Counters):
     """What left a queue, or what a channel was given. Acknowledgements follow from it: see `acknowledged`."""
 
     delivered: int = 0
@@ -79,13 +89,9 @@ class Outflow:
     def acknowledged(self, unsettled: int) -> int:
         return self.delivered + self.fetched - self.requeued - self.rejected - unsettled
 
-    def add(self, other: Outflow) -> None:
-        for field in fields(self):
-            setattr(self, field.name, getattr(self, field.name) + getattr(other, field.name))
-
 
 @dataclass(slots=True)
-class Published:
+class Published(Counters):
     """What publishers did."""
 
     published: int = 0
@@ -94,10 +100,6 @@ class Published:
     """Mandatory, and no queue took it."""
     dropped: int = 0
     """Not mandatory, and no queue took it."""
-
-    def add(self, other: Published) -> None:
-        for field in fields(self):
-            setattr(self, field.name, getattr(self, field.name) + getattr(other, field.name))
 
 
 @dataclass(slots=True)

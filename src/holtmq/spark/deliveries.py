@@ -12,7 +12,8 @@ from collections.abc import Collection
 from dataclasses import replace
 from typing import Literal, TypeAlias
 
-from pyspark.sql import DataFrame
+import pyarrow as pa
+from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F
 from pyspark.sql.types import ArrayType, IntegerType, LongType, StringType, StructField, StructType
 
@@ -34,6 +35,7 @@ ADDED_TYPES = {
     "binding_ttl_ms": LongType(),
     "bindings": ArrayType(StringType()),
 }
+HASH = "__holtmq_hash"
 CHANGED = "the input gave another message when it was read again"
 
 
@@ -114,7 +116,7 @@ def make_order(
 
 def _routes(messages: DataFrame, signature: Signature, order: Order, limit: int | None) -> DataFrame | None:
     """What becomes of each distinct signature; None where there are more than `limit`. Runs a job or two."""
-    signatures = messages.select(*(part.column.alias(part.name) for part in signature.parts))
+    signatures = messages.select(_hash(signature).alias(HASH), *(part.column.alias(part.name) for part in signature.parts))
     if limit is not None and _estimated_distinct(signatures) > limit:
         return None
     order = replace(order, carried=tuple(signatures.columns))
@@ -122,13 +124,25 @@ def _routes(messages: DataFrame, signature: Signature, order: Order, limit: int 
     routes = (routed.limit(limit + 1) if limit is not None else routed).toArrow()
     if limit is not None and len(routes) > limit:
         return None
+    if not _tells_apart(routes, HASH, [part.name for part in signature.parts]):
+        return None
     keys = [f"__holtmq_{number}" for number, _ in enumerate(signature.parts)]
-    return messages.sparkSession.createDataFrame(routes, routed.schema).toDF(*keys, *order.added)
+    return messages.sparkSession.createDataFrame(routes, routed.schema).toDF(HASH, *keys, *order.added)
+
+
+def _hash(signature: Signature) -> Column:
+    """A signature as a number, by which rows are joined several times as fast as by texts that may be null."""
+    return F.xxhash64(*(part.column for part in signature.parts))
+
+
+def _tells_apart(routes: pa.Table, number: str, parts: list[str]) -> bool:
+    """Whether no two signatures have the same hash. All that are looked up are among these, so it is exact then."""
+    return len(routes[number].unique()) == len(routes.group_by([number, *parts]).aggregate([]))
 
 
 def _estimated_distinct(signatures: DataFrame) -> float:
     """How many distinct signatures there are, to judge by the first ones: as if each were as likely as any other."""
-    sample = signatures.select(F.xxhash64("*")).limit(SAMPLE).toArrow().column(0)
+    sample = signatures.select(HASH).limit(SAMPLE).toArrow().column(0)
     drawn, seen = len(sample), len(sample.unique())
     if drawn < SAMPLE:
         return seen
@@ -142,9 +156,7 @@ def _estimated_distinct(signatures: DataFrame) -> float:
 
 def _join(messages: DataFrame, routes: DataFrame, signature: Signature, order: Order) -> DataFrame:
     """Send the routes to every executor, and look them up for each message."""
-    same = F.lit(True)
-    for part, key in zip(signature.parts, routes.columns, strict=False):
-        same = same & part.column.eqNullSafe(routes[key])
+    same = _hash(signature) == routes[HASH]
     how = "left" if order.unroutable == "keep" else "inner"
     joined = messages.join(F.broadcast(routes.withColumn("__holtmq_found", F.lit(True))), same, how)
     if how == "left":
