@@ -33,9 +33,12 @@ class User:
         return cls(name, hash_password(password), DEFAULT_HASHING, tags)
 
     def has_password(self, password: str) -> bool:
-        if not self.password_hash:
+        try:
+            expected = base64.b64decode(self.password_hash)
+        except ValueError:
             return False
-        expected = base64.b64decode(self.password_hash)
+        if not expected:
+            return False
         return hmac.compare_digest(expected, _digest(expected[:SALT_BYTES], password, self.hashing))
 
 

@@ -89,6 +89,15 @@ def test_messages_there_and_back(cli: Cli, monkeypatch: pytest.MonkeyPatch) -> N
     assert cli.json("list", "queues", "messages") == [{"messages": 0}, {"messages": 0}]
 
 
+def test_names_and_properties_are_taken_as_they_are(cli: Cli) -> None:
+    for name in ("[/x]", "a[bold]b", "n:smile:"):
+        assert cli("declare", "queue", name) == f"queue {name} declared\n"
+    cli("publish", "", "[/x]", "hello", "--property", "expiration=60000", "--property", "priority=3")
+    (message,) = cli.json("get", "[/x]")
+    assert (message["properties"]["expiration"], message["properties"]["priority"]) == ("60000", 3)
+    assert cli.json("list", "policies", "--name", "zzz") == []
+
+
 def test_users_permissions_policies_and_vhosts(cli: Cli, node: Node) -> None:
     cli("declare", "vhost", "v", "--description", "for tests")
     cli("users", "add", "bob", "--password", "old", "--tags", "monitoring")
@@ -142,6 +151,7 @@ def test_connections_are_listed_and_closed(cli: Cli, node: Node) -> None:
     [
         ("http://guest:wrong@{host}", "Login failed"),
         ("http://127.0.0.1:1", "no HTTP API at http://127.0.0.1:1"),
+        ("http://[", "expected a URL as in"),
         ("nonsense", "expected a URL as in http://user:password@host:15672, got 'nonsense'"),
         ("ftp://user:secret@host", "got '…@host'"),
     ],

@@ -89,10 +89,10 @@ def test_bench_without_a_broker_says_so(holtmq_broker: TestBroker, uri: str, exp
 
 
 def test_demo_runs_to_its_summary(tmp_path: Path) -> None:
-    done = holtmq("demo", "--folder", tmp_path)
+    """Without Spark: all of it is run by .ci/run, which also looks at what it leaves."""
+    done = holtmq("demo", "--no-spark", "--folder", tmp_path)
     assert (done.returncode, done.stderr) == (0, "")
     assert done.stdout.rstrip().splitlines()[-2].startswith("Summary: ")
-    assert (tmp_path / "report.html").exists()
 
 
 @pytest.mark.parametrize(

@@ -17,6 +17,8 @@ import pytest
 import trustme
 
 from holtmq.errors import StoreError
+from holtmq.wire import methods as wire
+from holtmq.wire.content import make_content, on_channel
 from tests.management.conftest import Node, running_node
 from tests.management.http import Http
 
@@ -460,3 +462,205 @@ def test_rates_and_totals_follow_the_traffic(node: Node) -> None:
         topology = http.get("/api/topology/%2F")
         assert topology["queues"][0]["messages"] == 40
     assert http.get("/api/overview")["message_stats"]["publish"] == 41  # what a closed connection did still counts
+
+
+UNREADABLE_HEADERS = bytes.fromhex("2000") + b"\x00\x00\x00\x05\x01aZZZ"
+"""Properties with headers whose bytes are no table; nobody looks at them before the message is a dead letter."""
+
+
+def put_unreadable(node: Node, queue: str, bodies: int = 1) -> None:
+    with node.connect() as amqp:
+        channel = amqp.channel()
+        for _ in range(bodies):
+            amqp.send(1, wire.BasicPublish(0, "", queue))
+            amqp.write(on_channel(make_content(UNREADABLE_HEADERS, b"x"), 1, 131_072))
+        channel.settle()
+
+
+def count(http: Http, queue: str) -> int:
+    messages: int = http.get(f"/api/queues/%2F/{queue}")["messages"]
+    return messages
+
+
+def wait_for(http: Http, queue: str, messages: int) -> None:
+    deadline = time.monotonic() + 10
+    while count(http, queue) != messages and time.monotonic() < deadline:
+        time.sleep(0.02)
+    assert count(http, queue) == messages
+
+
+def test_headers_that_nobody_can_read_do_not_stop_the_broker(node: Node) -> None:
+    http = node.http
+    http.put("/api/queues/%2F/dead")
+    letters = {"x-dead-letter-exchange": "", "x-dead-letter-routing-key": "dead"}
+    http.put("/api/queues/%2F/brief", {"arguments": {"x-message-ttl": 50, **letters}})
+    put_unreadable(node, "brief")
+    wait_for(http, "dead", 1)
+    (message,) = http.post("/api/queues/%2F/dead/get", {"count": 1, "ackmode": "ack_requeue_true", "encoding": "auto"}).body
+    assert message["properties"]["headers"]["x-first-death-reason"] == "expired"
+    put_unreadable(node, "dead")
+    got = http.post("/api/queues/%2F/dead/get", {"count": 2, "ackmode": "ack_requeue_true", "encoding": "auto"})
+    assert [each["payload"] for each in got.body] == ["x", "x"]
+    assert http.put("/api/queues/%2F/next") == 201
+
+
+@pytest.mark.parametrize("overflow", ["drop-head", "reject-publish", "reject-publish-dlx"])
+def test_a_move_neither_loses_nor_copies(node: Node, overflow: str) -> None:
+    http = node.http
+    for queue in ("from", "dead"):
+        http.put(f"/api/queues/%2F/{queue}")
+    letters = {"x-dead-letter-exchange": "", "x-dead-letter-routing-key": "dead"}
+    http.put("/api/queues/%2F/to", {"arguments": {"x-max-length": 2, "x-overflow": overflow, **letters}})
+    put_unreadable(node, "from", 5)
+    for _ in range(3):
+        assert http.post("/api/queues/%2F/from/move", {"destination": "to"}).status == 200
+    expected = {"drop-head": (0, 2, 3)}.get(overflow, (3, 2, 0))
+    assert (count(http, "from"), count(http, "to"), count(http, "dead")) == expected
+
+
+def test_a_policy_beyond_reason_is_refused_and_one_in_a_file_is_ignored(node: Node) -> None:
+    http = node.http
+    http.put("/api/queues/%2F/q")
+    policy = {"pattern": "^q$", "definition": {"message-ttl": 2**63 - 1}}
+    assert http.call("PUT", "/api/policies/%2F/p", policy).status == 400
+    assert http.post("/api/definitions", {"policies": [{"name": "p", "vhost": "/", **policy}]}).status == 204
+    message = {"properties": {"delivery_mode": 2}, "routing_key": "q", "payload": "x", "payload_encoding": "string"}
+    assert http.post("/api/exchanges/%2F/amq.default/publish", message).body == {"routed": True}
+    assert count(http, "q") == 1
+
+
+def test_an_expression_that_would_take_ages_takes_no_time(http: Http) -> None:
+    http.put(f"/api/queues/%2F/{'a' * 60}!")
+    assert http.get("/api/queues?page=1&use_regex=true&name=(a%2B)%2B%24")["items"] == []
+
+
+def test_the_count_of_bodies_in_memory_goes_down_again(node: Node) -> None:
+    http = node.http
+    for queue in ("q", "r"):
+        http.put(f"/api/queues/%2F/{queue}")
+    with node.connect() as amqp:
+        channel = amqp.channel()
+        channel.put("q", *[bytes(1000)] * 50)
+        channel.settle()
+    assert http.get("/api/nodes")[0]["bodies_in_memory"] == 50_000
+    http.post("/api/queues/%2F/q/move", {"destination": "r", "count": 20})
+    assert http.get("/api/nodes")[0]["bodies_in_memory"] == 50_000
+    http.delete("/api/queues/%2F/r/contents")
+    assert http.get("/api/nodes")[0]["bodies_in_memory"] == 30_000
+    http.delete("/api/queues/%2F/q")
+    assert http.get("/api/nodes")[0]["bodies_in_memory"] == 0
+
+
+@pytest.mark.parametrize(
+    "part",
+    [
+        {"vhosts": [{"name": "new"}, {"name": "x" * 300}]},
+        {"users": [{"name": "x" * 300, "tags": ""}]},
+        {"users": [{"name": "u", "password_hash": "!!!", "tags": ""}]},
+        {"users": [{"name": "u", "hashing_algorithm": [], "tags": ""}]},
+        {"permissions": [{"user": "guest", "vhost": "x" * 300}]},
+        {"exchanges": [{"name": "", "vhost": "new", "type": "direct"}]},
+        {"exchanges": [{"name": "amq.direct", "vhost": "new", "type": "topic"}]},
+        {"exchanges": [{"name": "amq.mine", "vhost": "new", "type": "topic"}]},
+        {"queues": [{"name": "", "vhost": "new"}]},
+        {"queues": [{"name": "q", "vhost": "new", "arguments": {"x-max-priority": "high"}}]},
+        {"bindings": [{"source": "known", "vhost": "/", "destination": "q", "arguments": {"x-match": "some"}}]},
+        {"parameters": None},
+        {"parameters": [5]},
+        {"policies": [{"name": "p", "vhost": "new", "pattern": "a{99999999999999999999}", "definition": {}}]},
+    ],
+)
+def test_definitions_that_are_refused_change_nothing(http: Http, part: dict[str, Any]) -> None:
+    http.put("/api/exchanges/%2F/known", {"type": "headers"})
+    http.put("/api/queues/%2F/q")
+    before = http.get("/api/definitions")
+    answer = http.post("/api/definitions", {"vhosts": [{"name": "new"}], **part})
+    assert answer.status == 400, answer
+    assert http.get("/api/definitions") == before
+
+
+def test_keys_that_look_alike_are_told_apart(http: Http) -> None:
+    http.put("/api/queues/%2F/q")
+    between = "/api/bindings/%2F/e/amq.direct/q/q"
+    keys = ["", "~", "a/b", "a%2Fb", "a%252Fb"]
+    for key in keys:
+        http.post(between, {"routing_key": key})
+    for key in keys:
+        (found,) = [each for each in http.get(between) if each["routing_key"] == key]
+        assert http.get(f"{between}/{segment(found['properties_key'])}")["routing_key"] == key
+        assert http.delete(f"{between}/{segment(found['properties_key'])}") == 204
+        assert key not in [each["routing_key"] for each in http.get(between)]
+
+
+def test_a_broker_without_vhosts_can_still_be_looked_at(http: Http) -> None:
+    assert http.delete("/api/vhosts/%2F") == 204
+    assert http.get("/api/overview")["queue_totals"]["messages"] == 0
+    assert http.put("/api/vhosts/%2F") == 201
+    assert http.get("/api/overview?msg_rates_age=10&msg_rates_incr=5")["message_stats"]["publish"] == 0
+
+
+@pytest.mark.parametrize(
+    ("method", "path", "body", "headers", "status"),
+    [
+        ("GET", "/api/queues/{}", None, {}, 404),
+        ("POST", "/api/definitions", {}, {"origin": "http://["}, 403),
+        ("GET", f"/reports/{'9' * 5000}-x/a", None, {}, 401),
+        ("GET", "/api/queues?page=1&use_regex=true&name=a{99999999999999999999}", None, {}, 200),
+        ("PUT", "/api/policies/%2F/p", {"pattern": "(" * 3000 + ")" * 3000, "definition": {"max-length": 1}}, {}, 400),
+        ("POST", "/api/exchanges/%2F/amq.direct/publish", {"routing_key": "k" * 300, "payload": ""}, {}, 400),
+        (
+            "POST",
+            "/api/exchanges/%2F/amq.direct/publish",
+            {"routing_key": "", "payload": "", "properties": {"type": "t" * 300}},
+            {},
+            400,
+        ),
+        ("DELETE", "/api/topic-permissions/%2F/guest/", None, {}, 404),
+    ],
+)
+def test_odd_requests_are_answered(http: Http, method: str, path: str, body: Any, headers: dict[str, str], status: int) -> None:
+    answer = http.call(method, path, body, **headers)
+    assert answer.status == status, answer
+
+
+def test_arguments_nested_without_end_are_refused(http: Http) -> None:
+    nested: Any = 1
+    for _ in range(300):
+        nested = {"x": nested}
+    assert http.call("PUT", "/api/queues/%2F/q", {"arguments": nested}).status in (201, 400)
+    assert http.call("GET", "/api/queues").status == 200
+
+
+def test_a_head_without_end_is_cut_off(node: Node) -> None:
+    host, port = node.http.base.removeprefix("http://").split(":")
+    with socket.create_connection((host, int(port)), 10) as connection:
+        connection.sendall(b"GET / HTTP/1.1\r\n")
+        connection.sendall((b"x: " + b"y" * 4000 + b"\r\n") * 50)
+        assert connection.recv(100).startswith(b"HTTP/1.1 400")
+
+
+def test_reports_with_odd_names_open(tmp_path: Path) -> None:
+    names = ["a#1.html", "50%25.html", "ü.html"]
+    for name in names:
+        (tmp_path / name).write_text("<title>t</title>")
+    (tmp_path / "gone.html").symlink_to(tmp_path / "nowhere")
+    (tmp_path / "folder.html").mkdir()
+    with running_node(reports=str(tmp_path)) as node:
+        assert {report["name"] for report in node.http.get("/api/reports")} == set(names)
+        for name in names:
+            path = node.http.post(f"/api/reports/{segment(name)}/ticket", {}).body["path"]
+            assert node.http.as_user(None).call("GET", path).status == 200
+
+
+def test_who_may_enter_no_vhost_sees_no_numbers(node: Node) -> None:
+    node.http.put("/api/queues/%2F/q")
+    node.http.put("/api/users/u", {"password": "p", "tags": "management"})
+    put_unreadable(node, "q")
+    assert node.http.get("/api/overview")["queue_totals"]["messages"] == 1
+    assert node.http.as_user("u:p").get("/api/overview")["queue_totals"]["messages"] == 0
+
+
+def test_publishing_is_refused_while_the_disk_fails(node: Node) -> None:
+    node.server._disk_failed(StoreError("full"))
+    message = {"properties": {}, "routing_key": "q", "payload": "x", "payload_encoding": "string"}
+    assert node.http.post("/api/exchanges/%2F/amq.default/publish", message).status == 503

@@ -470,6 +470,15 @@ def test_without_rights_pages_say_so(browser: Browser, node: Node) -> None:
         expect(page.get_by_text("There are no queues")).to_be_visible()
 
 
+def test_an_address_that_cannot_be_read_is_no_page(browser: Browser, shop_node: Node) -> None:
+    with open_page(browser, shop_node.http.base) as page:
+        log_in(page, shop_node.http.base)
+        visit(page, "queues/%2F/100%")
+        expect(page.get_by_role("heading", level=1)).to_have_text("Not found")
+        visit(page, "queues/%2F/..")
+        expect(page.get_by_role("alert").first).to_contain_text("browsers-cannot-send-this-name")
+
+
 def test_a_broker_that_goes_away_is_told(browser: Browser) -> None:
     with running_node() as node, open_page(browser, node.http.base) as page:
         log_in(page, node.http.base)

@@ -306,6 +306,7 @@ class Channel:
         self.session.require("read", "queue", queue.name)
         queue.use()
         messages = queue.take(1)
+        self.vhost.wake(queue)
         flows = (self.outflow, queue.outflow)
         if not messages:
             for flow in flows:
@@ -335,17 +336,20 @@ class Channel:
         source, target = self.declarer.queue(source_name), self.declarer.queue(target_name)
         self.session.require("read", "queue", source.name)
         self.session.require("write", "queue", target.name)
-        messages = source.take(limit)
-        for place, message in enumerate(messages):
-            self.broker.last_id += 1
-            copy = Message(self.broker.last_id, message.origin, message.properties, message.content, message.size, 1)
-            if not target.put(copy):
-                source.give_back(messages[place:])
-                messages = messages[:place]
-                break
-        source.sent(messages)
-        source.outflow.fetched_for_good += len(messages)
-        return len(messages)
+        messages, moved = source.take(limit), 0
+        try:
+            for message in messages:
+                if not target.has_room(message.size):
+                    break
+                self.broker.last_id += 1
+                copy = Message(self.broker.last_id, message.origin, message.properties, message.content, message.size, 1)
+                target.put(copy)
+                moved += 1
+        finally:
+            source.give_back(messages[moved:])
+            source.sent(messages[:moved])
+            source.outflow.fetched_for_good += moved
+        return moved
 
     def ack(self, tag: int, *, multiple: bool) -> None:
         if multiple or self._transaction is not None:

@@ -8,9 +8,10 @@ from typing import Any, NamedTuple
 
 from holtmq.broker.message import Message
 from holtmq.broker.rules import QueueRules
+from holtmq.errors import FrameError
 from holtmq.routing.router import routing_keys
 from holtmq.table import FieldValue
-from holtmq.wire.content import encode_properties
+from holtmq.wire.content import Properties, encode_properties
 from holtmq.wire.tables import encode_value, join_table, split_table
 
 REJECTED = "rejected"
@@ -40,10 +41,9 @@ class Letter(NamedTuple):
 def write_letter(message: Message, queue: str, rules: QueueRules, reason: str, now_ms: int) -> Letter:
     """The message as it leaves a queue that it died in: `x-death` tells where it died, why and how often."""
     properties = message.properties
-    headers = properties.headers
+    headers, fields = _readable(properties)
     keys = routing_keys(message.origin.routing_key, headers)
-    deaths = _with_death(message, queue, reason, keys, now_ms)
-    fields = split_table(properties.raw_headers())
+    deaths = _with_death(message, headers.get("x-death"), queue, reason, keys, now_ms)
     fields["x-death"] = encode_value(list(deaths))
     for name, value in (("exchange", message.origin.exchange), ("queue", queue), ("reason", reason)):
         fields.setdefault(f"x-first-death-{name}", encode_value(value))
@@ -52,13 +52,22 @@ def write_letter(message: Message, queue: str, rules: QueueRules, reason: str, n
         keys = (rules.dead_letter_routing_key,)
     else:
         keys = (message.origin.routing_key, *(key for key in keys if key != message.origin.routing_key))
-    changed: dict[str, Any] = {**properties.to_dict(), "headers": join_table(fields)}
+    changed: dict[str, Any] = {**properties.without_headers(), "headers": join_table(fields)}
     changed.pop("expiration", None)
     return Letter(keys, {**headers, "x-death": list(deaths)}, encode_properties(changed), deaths, reason)
 
 
-def _with_death(message: Message, queue: str, reason: str, keys: tuple[str, ...], now_ms: int) -> list[Death]:
-    known = message.properties.headers.get("x-death")
+def _readable(properties: Properties) -> tuple[Mapping[str, FieldValue], dict[str, bytes]]:
+    """The headers, and the bytes of each. What no peer could read is not carried on: nobody looked at it before."""
+    try:
+        return properties.headers, split_table(properties.raw_headers())
+    except FrameError:
+        return {}, {}
+
+
+def _with_death(
+    message: Message, known: FieldValue, queue: str, reason: str, keys: tuple[str, ...], now_ms: int
+) -> list[Death]:
     before = [dict(death) for death in known if isinstance(death, Mapping)] if isinstance(known, list) else []
     same = next((death for death in before if death.get("queue") == queue and death.get("reason") == reason), None)
     if same is not None:

@@ -6,29 +6,67 @@ anything is changed.
 
 from __future__ import annotations
 
+import base64
 import json
 import re
-from collections.abc import Collection, Iterable, Mapping
-from typing import Any
+from collections.abc import Callable, Collection, Iterable, Mapping
+from typing import Any, cast
 
 from holtmq.broker.broker import Broker
+from holtmq.broker.journal import Journal
 from holtmq.broker.rules import QueueRules
-from holtmq.errors import DefinitionsError, HoltmqError
+from holtmq.broker.vhost import VirtualHost
+from holtmq.errors import DefinitionsError, HoltmqError, InvalidValueError
 from holtmq.routing.router import require_exchange_type
 from holtmq.topology import DEFAULT_VHOST, Parameter, Topology
-from holtmq.topology.registry import PREDECLARED, refuse_reserved_name
-from holtmq.users import DEFAULT_HASHING, HASHES, Permission, TopicPermission, User
+from holtmq.topology.registry import PREDECLARED, refuse_default_exchange, refuse_reserved_name
+from holtmq.users import DEFAULT_HASHING, HASHES, SALT_BYTES, Permission, TopicPermission, User
 
 SERVER_NAMED = "amq.gen-"
+RABBITMQS_HASHING = "rabbit_password_hashing_sha256"
 
 
 def import_definitions(broker: Broker, topology: Topology) -> None:
-    """Add vhosts, users, rights, parameters, policies, exchanges, queues and bindings."""
+    """Add vhosts, users, rights, parameters, policies, exchanges, queues and bindings.
+
+    It is done on a copy first: what is refused half-way there has changed nothing here.
+    """
+    _refuse_contradictions(broker, topology)
+    try:
+        _import(_copy_of(broker), topology)
+    except DefinitionsError:
+        raise
+    except HoltmqError as error:
+        raise DefinitionsError("document", str(error)) from error
+    _import(broker, topology)
+
+
+def _copy_of(broker: Broker) -> Broker:
+    """A broker with the same topology and accounts, which writes nothing down."""
+    copy = Broker(cast("Journal", NoJournal()), is_strict_unbind=broker.is_strict_unbind)
+    for vhost in broker.vhosts.values():
+        same = copy.vhosts[vhost.name] = VirtualHost(vhost.name, copy, vhost.router.to_topology())
+        for queue in vhost.queues.values():
+            same.open_queue(queue.declared, queue.id, queue.rules)
+    copy.accounts.users.update(broker.accounts.users)
+    return copy
+
+
+class NoJournal:
+    """Takes everything and keeps nothing."""
+
+    batch = 0
+    has_changes = False
+
+    def __getattr__(self, name: str) -> Callable[..., int]:
+        return lambda *_, **__: 0
+
+
+def _import(broker: Broker, topology: Topology) -> None:
     sections: dict[str, list[dict[str, Any]]] = {name: json.loads(text) for name, text in topology.sections}
     users = [_user(fields, f"users[{place}]") for place, fields in enumerate(sections.get("users", []))]
     permissions = _permissions(sections, {user.name for user in users} | set(broker.accounts.users))
     parameters = _parameters(sections)
-    _refuse_contradictions(broker, topology)
     metadata = {entry["name"]: _metadata(entry) for entry in sections.get("vhosts", [])}
     _add_accounts(broker, topology, metadata, users, permissions, parameters)
     for policy in topology.policies:
@@ -132,7 +170,7 @@ def require_pattern(pattern: str, path: str) -> str:
     """A regular expression, or a refusal."""
     try:
         re.compile(pattern)
-    except re.error as error:
+    except (re.error, OverflowError, RecursionError) as error:
         raise DefinitionsError(path, f"expected a regular expression, got {pattern!r}: {error}") from error
     return pattern
 
@@ -150,10 +188,22 @@ def _user(fields: Mapping[str, Any], path: str) -> User:
     tags = tags_of(fields.get("tags", ()), f"{path}.tags")
     if "password" in fields:
         return User.with_password(fields["name"], str(fields["password"]), tags)
-    hashing = fields.get("hashing_algorithm", DEFAULT_HASHING)
-    if hashing not in HASHES:
+    return User(fields["name"], *password_hash(fields, path), tags)
+
+
+def password_hash(fields: Mapping[str, Any], path: str) -> tuple[str, str]:
+    """The hash of a password and how it was made; a hash that does not say so is RabbitMQ's SHA-256."""
+    text = fields.get("password_hash", "")
+    hashing = fields.get("hashing_algorithm", RABBITMQS_HASHING if text else DEFAULT_HASHING)
+    if not isinstance(hashing, str) or hashing not in HASHES:
         raise DefinitionsError(f"{path}.hashing_algorithm", f"expected one of {', '.join(HASHES)}, got {hashing!r}")
-    return User(fields["name"], str(fields.get("password_hash", "")), hashing, tags)
+    try:
+        is_hash = not text or len(base64.b64decode(text, validate=True)) > SALT_BYTES
+    except (TypeError, ValueError):
+        is_hash = False
+    if not is_hash:
+        raise DefinitionsError(f"{path}.password_hash", "expected a salt of 4 bytes and a digest, in base64")
+    return text, hashing
 
 
 def _permissions(sections: Mapping[str, list[dict[str, Any]]], users: set[str]) -> list[Permission | TopicPermission]:
@@ -207,11 +257,14 @@ def _refuse_contradiction(broker: Broker, kind: str, part: Any) -> None:
         if vhost is not None and part.name in vhost.router.registry.exchanges:
             vhost.router.declare_exchange(part)
         elif part.name not in PREDECLARED:
+            refuse_default_exchange(part.name)
             refuse_reserved_name(part.name, "exchange")
             require_exchange_type(part.type)
     elif vhost is not None and part.name in vhost.queues:
         vhost.router.declare_queue(part)
     else:
+        if not part.name:
+            raise InvalidValueError("expected a queue with a name, got an empty one")
         if not part.name.startswith(SERVER_NAMED):
             refuse_reserved_name(part.name, "queue")
         QueueRules.of(part)

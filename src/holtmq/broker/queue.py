@@ -321,8 +321,14 @@ class MessageQueue:
             terms = self._terms.get(message.id)
             self._lanes[self.rules.max_priority - (terms.priority if terms else 0)].take_back(message)
             self._memory += message.size
+            if terms is not None and terms.expires_at is not None:
+                self._set_timer(terms.expires_at)
         self._is_simple = False
         self._host.wake(self)
+
+    def has_room(self, size: int) -> bool:
+        """Whether it would take a message of this size, if need be by giving up an older one."""
+        return self.rules.overflow == "drop-head" or not self._is_full(size)
 
     def take_back(self, message: Message) -> None:
         """A message returns to its place, unless it came back too often."""
@@ -406,6 +412,7 @@ class MessageQueue:
         self._terms = {key: terms for key, terms in self._terms.items() if key in unsettled}
         self._returns = {key: count for key, count in self._returns.items() if key in unsettled}
         self._settle_pace()
+        self._host.wake(self)
         return count
 
     def on_time(self) -> None:

@@ -16,6 +16,16 @@ HIGHEST_PRIORITY = 255
 LONGEST_MS = 2**32 - 1
 
 
+POLICY_NUMBERS = {
+    "message-ttl": (0, LONGEST_MS),
+    "expires": (1, LONGEST_MS),
+    "max-length": (0, 2**63 - 1),
+    "max-length-bytes": (0, 2**63 - 1),
+    "delivery-limit": (0, 2**63 - 1),
+}
+"""What a policy may set, and from where to where."""
+
+
 @dataclass(frozen=True, slots=True)
 class QueueRules:
     message_ttl_ms: int | None = None
@@ -39,10 +49,10 @@ class QueueRules:
         if own.get("x-queue-type") == "quorum" and (queue.exclusive or not queue.durable):
             raise PreconditionFailedError(f"queue {queue.name!r} of type quorum must be durable and not exclusive")
         rules = cls(
-            message_ttl_ms=_lower(_number(own, "x-message-ttl"), given.get("message-ttl")),
-            expires_ms=_lower(_number(own, "x-expires", least=1), given.get("expires")),
-            max_length=_lower(_number(own, "x-max-length", most=2**63 - 1), given.get("max-length")),
-            max_length_bytes=_lower(_number(own, "x-max-length-bytes", most=2**63 - 1), given.get("max-length-bytes")),
+            message_ttl_ms=_lower(_number(own, "x-message-ttl"), _given(given, "message-ttl")),
+            expires_ms=_lower(_number(own, "x-expires", least=1), _given(given, "expires")),
+            max_length=_lower(_number(own, "x-max-length", most=2**63 - 1), _given(given, "max-length")),
+            max_length_bytes=_lower(_number(own, "x-max-length-bytes", most=2**63 - 1), _given(given, "max-length-bytes")),
             overflow=_require_choice(own, "x-overflow", OVERFLOWS) or _text_or_none(given, "overflow") or "drop-head",
             dead_letter_exchange=_first(_text(own, "x-dead-letter-exchange"), _text_or_none(given, "dead-letter-exchange")),
             dead_letter_routing_key=_first(
@@ -50,7 +60,7 @@ class QueueRules:
             ),
             max_priority=_number(own, "x-max-priority", most=HIGHEST_PRIORITY) or 0,
             is_single_active=_flag(own, "x-single-active-consumer"),
-            delivery_limit=_lower(_number(own, "x-delivery-limit", most=2**63 - 1), given.get("delivery-limit")),
+            delivery_limit=_lower(_number(own, "x-delivery-limit", most=2**63 - 1), _given(given, "delivery-limit")),
         )
         if rules.dead_letter_exchange is None and "x-dead-letter-routing-key" in own:
             raise PreconditionFailedError(
@@ -110,9 +120,14 @@ def _text_or_none(definition: Mapping[str, FieldValue], name: str) -> str | None
     return value if isinstance(value, str) else None
 
 
-def _lower(own: int | None, given: FieldValue) -> int | None:
-    limits = [limit for limit in (own, given) if isinstance(limit, int)]
-    return min(limits, default=None)
+def _given(definition: Mapping[str, FieldValue], name: str) -> int | None:
+    """A number of a policy; one that makes no sense, as a file may have it, is as good as none."""
+    value, (least, most) = definition.get(name), POLICY_NUMBERS[name]
+    return value if isinstance(value, int) and not isinstance(value, bool) and least <= value <= most else None
+
+
+def _lower(own: int | None, given: int | None) -> int | None:
+    return min((limit for limit in (own, given) if limit is not None), default=None)
 
 
 def _first(own: str | None, given: str | None) -> str | None:

@@ -16,7 +16,8 @@ from holtmq.routing.route import Entry
 
 WAYS_KEPT = 1000
 """So many sets of queues are told apart on a channel; whatever goes another way is counted without their names."""
-FOLDED_PAIRS = 100_000
+FOLDED = 10_000
+"""Of exchanges and queues that are gone, so many are remembered."""
 
 
 class Tally:
@@ -143,6 +144,9 @@ class Traffic:
 
     def forget(self, exchanges: Collection[str], queues: Collection[str]) -> None:
         """Keep what is still there, where much has been."""
-        if len(self.pairs) > FOLDED_PAIRS:
+        if len(self.pairs) > FOLDED + len(queues):
             kept = {pair: count for pair, count in self.pairs.items() if pair[0] in exchanges and pair[1] in queues}
             self.pairs = Counter(kept)
+        if len(self.published) > FOLDED + len(exchanges):
+            self.published = Counter({name: count for name, count in self.published.items() if name in exchanges})
+            self.routed = Counter({name: count for name, count in self.routed.items() if name in exchanges})

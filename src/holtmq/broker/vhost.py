@@ -114,6 +114,7 @@ class VirtualHost:
             if message.stored:
                 self.journal.remove(message, queue.id)
         queue.is_deleted = True
+        self.broker.memory += queue.uncounted_memory()
         self.broker.churn.queues_deleted += 1
         consumers, queue.consumers = queue.consumers, []
         for consumer in consumers:

@@ -36,7 +36,10 @@ class ApiError(HoltmqError):
 
 class Api:
     def __init__(self, url: str, ca: str | None = None) -> None:
-        parts = urlsplit(url)
+        try:
+            parts = urlsplit(url)
+        except ValueError:
+            parts = urlsplit("")
         if parts.scheme not in ("http", "https") or not parts.hostname:
             raise click.BadParameter(f"expected a URL as in http://user:password@host:15672, got {_without_password(url)!r}")
         self._base = f"{parts.scheme}://{parts.netloc.rpartition('@')[2]}"

@@ -60,7 +60,8 @@ A_DAY_OF_ORDERS = (
     default=None,
     help="Leave a broker running at the end, with its pages to look at.  [default: where there is a terminal, and no CI]",
 )
-def demo(folder: Path, *, pages: bool | None) -> None:
+@click.option("--spark/--no-spark", default=True, help="With the pipeline on Spark, which takes half a minute.")
+def demo(folder: Path, *, pages: bool | None, spark: bool) -> None:
     """Run the whole system once: explain routes, use a durable queue and a broker, archive and compare traffic on Spark."""
     topology = shop()
     router = Router(topology)
@@ -81,8 +82,10 @@ def demo(folder: Path, *, pages: bool | None) -> None:
     served = _use_a_broker()
     show(Rule("Traffic, through a pickled copy of the router", align="left"))
     _route_traffic(pickle.loads(pickle.dumps(router)))
-    show(Rule("The same topology on Spark: publish, archive, compare, report", align="left"))
-    archived = _use_spark(topology, folder)
+    archived = 0
+    if spark:
+        show(Rule("The same topology on Spark: publish, archive, compare, report", align="left"))
+        archived = _use_spark(topology, folder)
     show(
         f"\nSummary: {len(topology.exchanges)} exchanges, {len(topology.queues)} queues, {len(topology.bindings)} bindings, "
         f"{len(findings)} weak spot;\n"

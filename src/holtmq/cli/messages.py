@@ -10,11 +10,13 @@ import click
 from rich.text import Text
 
 from holtmq.cli.api import Api, api_options, exchange_segment, json_option, table, vhost_option
+from holtmq.cli.explain import parse_header
 from holtmq.cli.listing import show_rows
 from holtmq.cli.output import print_json, show
 from holtmq.routing.rendering import count
 
 NOT_ROUTED = 3
+NUMERIC = ("priority", "delivery_mode", "timestamp")
 SHOWN_BYTES = 200
 ACK_MODES = {
     "requeue": "ack_requeue_true",
@@ -40,7 +42,7 @@ def publish(
 ) -> int:  # fmt: skip
     """Publish BODY, or what comes on stdin, to EXCHANGE under KEY. Exits with 3 where no queue took it."""
     content = sys.stdin.buffer.read() if body is None else body.encode()
-    given: dict[str, Any] = {"delivery_mode": 2 if persistent else 1, **table(properties)}
+    given: dict[str, Any] = {"delivery_mode": 2 if persistent else 1, **dict(map(_property, properties))}
     if headers:
         given["headers"] = table(headers)
     message = {
@@ -52,6 +54,12 @@ def publish(
     answer = api.call("POST", "exchanges", vhost, exchange_segment(exchange), "publish", body=message)
     show("published and routed" if answer["routed"] else "published, but no queue took it; holtmq explain says why")
     return 0 if answer["routed"] else NOT_ROUTED
+
+
+def _property(text: str) -> tuple[str, Any]:
+    """Most properties are texts, whatever they look like."""
+    name, value = parse_header(text)
+    return name, value if name in NUMERIC else text.partition("=")[2]
 
 
 @click.command()

@@ -13,7 +13,7 @@ PIPE_WIDTH = 120
 
 def show(*parts: RenderableType) -> None:
     """Print as rich does; to a pipe without the blanks that fill up its lines."""
-    console = Console(width=None if sys.stdout.isatty() else PIPE_WIDTH, highlight=False)
+    console = Console(width=None if sys.stdout.isatty() else PIPE_WIDTH, highlight=False, markup=False, emoji=False)
     if console.is_terminal:
         console.print(*parts, sep="\n")
         return

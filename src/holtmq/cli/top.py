@@ -60,7 +60,7 @@ def top(api: Api, interval: float, sort: str, *, once: bool) -> None:
         while True:
             live.update(_screen(api, sort, history, max(3, console.height - CHROME_LINES)), refresh=True)
             key = keys(interval)
-            if key in ("q", "\x03", "\x1b"):
+            if key in ("q", "\x03"):
                 return
             sort = SORTS.get(key, sort)
 

@@ -8,7 +8,7 @@ import logging
 from collections.abc import Mapping
 from ipaddress import ip_address
 from typing import Any
-from urllib.parse import parse_qsl, unquote, urlsplit
+from urllib.parse import parse_qsl, unquote
 
 import orjson
 from starlette.requests import ClientDisconnect, Request
@@ -106,14 +106,14 @@ class App:
         if self._is_local and not _is_local_host(host):
             raise ForeignRequestError(f"expected a request to this machine by its local name, got Host {host[:80]!r}")
         origin = request.headers.get("origin")
-        if origin is not None and request.method not in SAFE_METHODS and urlsplit(origin).netloc != host:
+        if origin is not None and request.method not in SAFE_METHODS and origin.partition("://")[2] != host:
             raise ForeignRequestError(f"expected a request of this site's own pages, got one of {origin[:80]!r}")
 
     async def _call(self, request: Request, path: str) -> Response:
         if path == "/api/openapi.json":
             return Response(orjson.dumps(describe_api()), media_type="application/json")
         try:
-            found = api.find(path.removesuffix("/") if path != "/api/" else path)
+            found = api.find(path.removesuffix("/") if request.method in SAFE_METHODS else path)
         except UnicodeDecodeError as error:
             return _plain_refusal(400, "bad_request", f"expected a path in UTF-8, got {path[:80]!r}: {error}")
         if found is None:
@@ -172,7 +172,7 @@ class App:
 def _as_asked(listing: Listing, result: list[dict[str, Any]] | dict[str, Any]) -> Any:
     """Sorted and cut, where the operation has not done it itself, and with the columns that were asked for."""
     if isinstance(result, list):
-        return listing.apply(result, len(result))
+        return listing.apply([item for item in result if "name" not in item or listing.matches(item["name"])], len(result))
     return result if listing.page is not None else listing.trim(result)
 
 
@@ -189,26 +189,30 @@ async def _read(request: Request) -> bytes:
     return bytes(content)
 
 
+REFUSALS: tuple[tuple[tuple[type[Exception], ...], int, str], ...] = (
+    ((UnauthorisedError, AccessRefusedError, NotAllowedError, LoginRefusedError), 401, "not_authorised"),
+    ((NotFoundError,), 404, "not_found"),
+    ((ForeignRequestError,), 403, "forbidden"),
+    ((PageOutOfRangeError,), 400, "page_out_of_range"),
+    ((StoreError,), 503, "store_error"),
+)
+"""Which errors are answered with another status than 400."""
+
+
 def _refusal(error: Exception, what: str) -> Response:
     match error:
         case UnauthenticatedError():
             return _plain_refusal(401, "not_authorized", str(error), {"www-authenticate": REALM})
-        case UnauthorisedError() | AccessRefusedError() | NotAllowedError() | LoginRefusedError():
-            return _plain_refusal(401, "not_authorised", str(error))
-        case NotFoundError():
-            return _plain_refusal(404, "not_found", str(error))
-        case ForeignRequestError():
-            return _plain_refusal(403, "forbidden", str(error))
         case TooLargeError():
             return _plain_refusal(413, "payload_too_large", str(error), {"connection": "close"})
-        case PageOutOfRangeError():
-            return _plain_refusal(400, "page_out_of_range", str(error))
-        case StoreError():
-            return _plain_refusal(503, "store_error", str(error))
         case TimeoutError():
             return _plain_refusal(503, "disk", f"done, but not on disk after {DISK_TIMEOUT_S:g} s")
+        case RecursionError():
+            return _plain_refusal(400, "bad_request", "expected JSON of a sane depth, got one nested too deeply to read")
         case HoltmqError():
-            return _plain_refusal(400, "bad_request", str(error))
+            found = (entry for entry in REFUSALS if isinstance(error, entry[0]))
+            _, status, name = next(found, (None, 400, "bad_request"))
+            return _plain_refusal(status, name, str(error))
     log.error("internal error at %s", what, exc_info=error)
     return _plain_refusal(500, "internal_error", "a defect of the broker's; its log has the details")
 

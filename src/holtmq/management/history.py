@@ -52,19 +52,22 @@ class History:
             return ()
         return [round((after - before) * 1000 / elapsed_ms, 1) for before, after in zip(old, new, strict=True)]
 
-    def at(self, time_ms: int, column: int) -> int | None:
-        """The value at a time: that of the last row up to it."""
+    def at(self, times_ms: Sequence[int], column: int) -> list[int | None]:
+        """The values at some times, the latest time first: each that of the last row up to it."""
         rows, width = self._rows, self._width
-        for start in range(len(rows) - width, -1, -width):
-            if rows[start] <= time_ms:
-                return rows[start + column + 1]
-        return None
+        start, found = len(rows) - width, list[int | None]()
+        for time_ms in times_ms:
+            while start >= 0 and rows[start] > time_ms:
+                start -= width
+            found.append(rows[start + column + 1] if start >= 0 else None)
+        return found
 
     def samples(self, column: int, now_ms: int, age_s: int, step_s: int) -> dict[str, Any]:
         """RabbitMQ's form of a chart: values every so many seconds, the newest first, and what they average to."""
         last = now_ms - now_ms % (step_s * 1000)
         times = [last - back * step_s * 1000 for back in range(age_s // step_s + 1)]
-        samples = [{"sample": value, "timestamp": at_ms} for at_ms in times if (value := self.at(at_ms, column)) is not None]
+        values = zip(times, self.at(times, column), strict=True)
+        samples = [{"sample": value, "timestamp": at_ms} for at_ms, value in values if value is not None]
         growth, elapsed_s = 0, 0.0
         if len(samples) > 1:
             growth = samples[0]["sample"] - samples[-1]["sample"]

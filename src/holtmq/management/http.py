@@ -17,6 +17,8 @@ from holtmq.management.statistics import Statistics
 STOP_S = 2
 MOST_REQUESTS = 500
 BACKLOG = 128
+MOST_HEAD_BYTES = 64 * 1024
+"""The largest head of a request; h11 keeps to it, httptools would take any."""
 
 
 class _Server(uvicorn.Server):
@@ -49,7 +51,8 @@ class HttpServer:
             settings = uvicorn.Config(
                 app,
                 loop="none",
-                http="httptools",
+                http="h11",
+                h11_max_incomplete_event_size=MOST_HEAD_BYTES,
                 ws="none",
                 lifespan="off",
                 log_config=None,

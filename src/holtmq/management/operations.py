@@ -31,6 +31,8 @@ from holtmq.topology.definitions import Fields
 Handler: TypeAlias = "Callable[[Call], Any | Awaitable[Any]]"
 Schema: TypeAlias = Mapping[str, Any]
 BODY = "body"
+ANY = "/"
+"""Any one segment of a path: a word that no segment can be."""
 NUMBER = re.compile(r"-?[0-9]{1,18}")
 LONGEST_CHART = 1000
 
@@ -232,7 +234,7 @@ class Operations:
             self.every.append(operation)
             branch = self._tree
             for segment in operation.segments:
-                branch = branch.setdefault("{}" if segment.startswith("{") else segment, {})
+                branch = branch.setdefault(ANY if segment.startswith("{") else segment, {})
             branch.setdefault("", {})[method] = operation
             return handler
 
@@ -247,11 +249,11 @@ class Operations:
     def find(self, raw_path: str) -> tuple[Mapping[str, Operation], list[str]] | None:
         """The operations of a path by their methods, and the decoded segments that its names stand for."""
         branch, found = self._tree, []
-        for segment in raw_path.strip("/").split("/"):
+        for segment in raw_path[1:].split("/"):
             if segment and segment in branch:
                 branch = branch[segment]
-            elif "{}" in branch and segment:
-                branch = branch["{}"]
+            elif ANY in branch and segment:
+                branch = branch[ANY]
                 found.append(unquote(segment, errors="strict"))
             else:
                 return None

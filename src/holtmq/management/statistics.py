@@ -62,8 +62,10 @@ class Statistics:
     async def sample(self) -> None:
         """Read everything once; who is gone is forgotten."""
         known: dict[Hashable, History] = {}
-        for key, values in self._all_but_queues():
+        for place, (key, values) in enumerate(list(self._all_but_queues())):
             self._add(known, key, values)
+            if place % SLICE == SLICE - 1:
+                await asyncio.sleep(0)
         queues = [(vhost.name, queue) for vhost in list(self._node.broker.vhosts.values()) for queue in vhost.queues.values()]
         for start in range(0, len(queues), SLICE):
             for vhost, queue in queues[start : start + SLICE]:
@@ -124,9 +126,11 @@ def vhost_numbers(vhost: VirtualHost, clients: Iterable[Client]) -> tuple[int, .
     return (*lengths(vhost), *octets, *_flows(vhost))
 
 
-def node_numbers(node: Node) -> tuple[int, ...]:
-    vhosts = node.broker.vhosts.values()
-    rows = [(*lengths(vhost), *_flows(vhost)) for vhost in vhosts]
+def node_numbers(node: Node, vhosts: Iterable[VirtualHost] | None = None) -> tuple[int, ...]:
+    """The numbers of the whole broker, or as far as they are about some vhosts."""
+    nothing = (0,) * (LENGTHS + len(IN) + len(OUT))
+    chosen = node.broker.vhosts.values() if vhosts is None else vhosts
+    rows = [nothing, *((*lengths(vhost), *_flows(vhost)) for vhost in chosen)]
     return (*(sum(column) for column in zip(*rows, strict=True)), *_churn(node.broker.churn))
 
 

@@ -111,11 +111,12 @@ def binding_view(binding: Binding) -> dict[str, Any]:
 
 def properties_key(binding: Binding) -> str:
     """What tells a binding from others between the same two: its key and, where it has some, a hash of its arguments."""
+    key = quote(binding.routing_key, safe="").replace("~", "%7E")
     if not binding.arguments:
-        return quote(binding.routing_key, safe="") or "~"
+        return key or "~"
     text = json.dumps(table_to_json(binding.arguments), sort_keys=True, separators=(",", ":"))
     digest = hashlib.sha256(text.encode()).digest()[:HASH_BYTES]
-    return f"{quote(binding.routing_key, safe='')}~{base64.urlsafe_b64encode(digest).decode()}"
+    return f"{key}~{base64.urlsafe_b64encode(digest).decode()}"
 
 
 def policy_view(policy: Policy) -> dict[str, Any]:

@@ -170,8 +170,12 @@ class Server:
         if not self._is_in_turn:
             self._is_in_turn = True
             self._turn_bytes = 0
-            self.broker.begin(time.time_ns() // 1_000_000)
             self._loop.call_soon(self._end_turn)
+            try:
+                self.broker.begin(time.time_ns() // 1_000_000)
+            except Exception:
+                # What is due concerns one queue; a defect there must not keep all others from their turn.
+                log.exception("internal error with what was due")
 
     def received(self, size: int) -> None:
         """So many bytes were carried out. libuv may read one socket many times in a round: that is too much for a turn."""

@@ -15,6 +15,7 @@ from dataclasses import dataclass, field
 from functools import partial
 from typing import Protocol
 
+from holtmq.errors import StoreError
 from holtmq.message import ALONE, ID_CLOCK_BITS, SHARED, StoredRow
 from holtmq.store.accounts import AccountStore
 from holtmq.store.database import Database, translated
@@ -260,6 +261,9 @@ class Journal:
         except sqlite3.Error as error:
             self._give_up()
             raise translated(error, self._database.path) from error
+        except Exception as error:  # a value that SQLite has no room for: a defect, and the batch is kept all the same
+            self._give_up()
+            raise StoreError(f"{self._database.path}: cannot write {error!r}") from error
 
     def commit(self) -> int:
         """Wait until the disk has it; the number of the batch."""

@@ -22,9 +22,16 @@ Parts: TypeAlias = tuple[
 ]
 ROOT = "document"
 NESTED_TOO_DEEPLY = "expected JSON of a sane depth, got one nested too deeply to read"
-NAMED_SECTIONS = {"vhosts": "name", "users": "name", "permissions": "user", "topic_permissions": "user"}
+NAMED_SECTIONS = {
+    "vhosts": "name",
+    "users": "name",
+    "permissions": "user",
+    "topic_permissions": "user",
+    "parameters": "name",
+    "global_parameters": "name",
+}
 """Sections that are kept as they came, but whose entries must at least say whom they are about."""
-BROKER_SECTIONS = (*NAMED_SECTIONS, "global_parameters")
+BROKER_SECTIONS = ("vhosts", "users", "permissions", "topic_permissions", "global_parameters")
 """Sections about the broker as a whole, which an export of one vhost leaves out."""
 POLICY_TARGETS = ("all", "queues", "exchanges", "classic_queues", "quorum_queues", "streams")
 
@@ -234,7 +241,7 @@ def _read_policy(fields: Fields, vhost: str) -> Policy:
     pattern, target = fields.text("pattern"), fields.text("apply-to", "all")
     try:
         re.compile(pattern)
-    except re.error as error:
+    except (re.error, OverflowError, RecursionError) as error:
         raise DefinitionsError(f"{fields.path}.pattern", f"expected a regular expression, got {pattern!r}: {error}") from error
     if target not in POLICY_TARGETS:
         raise DefinitionsError(f"{fields.path}.apply-to", f"expected one of {', '.join(POLICY_TARGETS)}, got {target!r}")

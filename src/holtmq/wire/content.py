@@ -61,6 +61,10 @@ class Properties:
     def headers(self) -> dict[str, FieldValue]:
         return {} if self._headers_at is None else decode_table(self.raw, self._headers_at)[0]
 
+    def without_headers(self) -> dict[str, Any]:
+        """All other properties that are set, by name."""
+        return dict(self._values)
+
     def to_dict(self) -> dict[str, Any]:
         """All properties that are set, by name."""
         present = self._values if self._headers_at is None else {**self._values, "headers": self.headers}

@@ -11,8 +11,8 @@ from collections.abc import Callable, Mapping
 from datetime import UTC, datetime
 from decimal import Decimal
 
-from holtmq.errors import FrameError
-from holtmq.table import FieldValue, describe
+from holtmq.errors import FrameError, InvalidValueError
+from holtmq.table import SHORT_STRING_BYTES, FieldValue, describe
 
 DEEPEST = 32
 """Tables within tables: what is nested deeper is refused, whoever sends it."""
@@ -55,6 +55,10 @@ def join_table(fields: Mapping[str, bytes]) -> bytes:
 
 def short_string(text: str) -> bytes:
     encoded = text.encode()
+    if len(encoded) > SHORT_STRING_BYTES:
+        raise InvalidValueError(
+            f"expected a short string of at most {SHORT_STRING_BYTES} bytes, got {len(encoded)}: {text[:40]!r}"
+        )
     return bytes((len(encoded),)) + encoded
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from typing import Any, cast
-from urllib.parse import quote
+from urllib.parse import quote, unquote
 
 from holtmq.broker.channel import Channel
 from holtmq.broker.vhost import VirtualHost
@@ -109,15 +109,10 @@ def _between(call: Call) -> tuple[VirtualHost, list[Binding]]:
 
 
 def _find(call: Call) -> Binding:
+    """By its key as it stands or, for clients that do not encode it once more, as it is after a path was decoded."""
     _, found = _between(call)
-    for binding in found:
-        key = properties_key(binding)
-        if call.path["key"] in (key, _decoded(binding)):
-            return binding
+    for spelled in (lambda key: key, unquote):
+        for binding in found:
+            if spelled(properties_key(binding)) == call.path["key"]:
+                return binding
     raise NotFoundError(f"no binding with properties_key {call.path['key']!r} between the two")
-
-
-def _decoded(binding: Binding) -> str:
-    """The properties_key as it is after a path was decoded."""
-    key = properties_key(binding)
-    return key if not binding.routing_key else binding.routing_key + key[len(quote(binding.routing_key, safe="")) :]

@@ -9,7 +9,7 @@ from datetime import UTC, datetime
 from typing import Any
 
 from holtmq.broker.vhost import VirtualHost
-from holtmq.errors import DefinitionsError, NotFoundError
+from holtmq.errors import DefinitionsError, NotFoundError, StoreError
 from holtmq.management.operations import CHARTS, LISTING, NO_CONTENT, OBJECT, Call, Outcome, api, created
 from holtmq.management.views import binding_view, exchange_view
 from holtmq.routing.draft import explain_with
@@ -155,6 +155,8 @@ def publish(call: Call) -> dict[str, Any]:
     routing_key, encoding = fields.text("routing_key"), fields.text("payload_encoding", "string")
     body = _payload(fields.text("payload"), encoding)
     raw = encode_properties(_properties(call.mapping().get("properties", {})))
+    if call.node.blocked_for is not None:
+        raise StoreError(f"publishers are held back: low on {call.node.blocked_for}")
     with call.channel(vhost) as (channel, inbox):
         channel.select_confirms()
         publication = channel.publication(found.name, routing_key, is_mandatory=True)

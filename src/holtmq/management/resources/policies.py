@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from holtmq.broker.definitions import require_pattern
-from holtmq.broker.rules import OVERFLOWS
+from holtmq.broker.rules import OVERFLOWS, POLICY_NUMBERS
 from holtmq.errors import DefinitionsError, NotFoundError
 from holtmq.management.access import Need
 from holtmq.management.operations import NO_CONTENT, Call, Outcome, api, created
@@ -14,7 +14,6 @@ from holtmq.table import Table, describe, require_short_string
 from holtmq.topology import Policy
 from holtmq.topology.definitions import POLICY_TARGETS
 
-NUMBERS = ("message-ttl", "expires", "max-length", "max-length-bytes", "delivery-limit")
 TEXTS = ("dead-letter-exchange", "dead-letter-routing-key", "overflow", "alternate-exchange")
 LEFT_ALONE = (
     "ha-mode", "ha-params", "ha-sync-mode", "ha-sync-batch-size", "ha-promote-on-shutdown", "ha-promote-on-failure",
@@ -105,14 +104,14 @@ def _require_definition(definition: Table) -> None:
         raise DefinitionsError("body.definition", "expected at least one setting, got none")
     for name, value in definition.items():
         path = f"body.definition.{name}"
-        if name in NUMBERS:
-            least = 1 if name == "expires" else 0
-            if not isinstance(value, int) or isinstance(value, bool) or not least <= value < 2**63:
-                raise DefinitionsError(path, f"expected a number from {least}, got {describe(value)}")
+        if name in POLICY_NUMBERS:
+            least, most = POLICY_NUMBERS[name]
+            if not isinstance(value, int) or isinstance(value, bool) or not least <= value <= most:
+                raise DefinitionsError(path, f"expected a number from {least} to {most}, got {describe(value)}")
         elif name in TEXTS:
             if not isinstance(value, str):
                 raise DefinitionsError(path, f"expected a string, got {describe(value)}")
             if name == "overflow" and value not in OVERFLOWS:
                 raise DefinitionsError(path, f"expected one of {', '.join(OVERFLOWS)}, got {value!r}")
         elif name not in LEFT_ALONE:
-            raise DefinitionsError(path, f"expected one of {', '.join((*NUMBERS, *TEXTS))}, got {name!r}")
+            raise DefinitionsError(path, f"expected one of {', '.join((*POLICY_NUMBERS, *TEXTS))}, got {name!r}")

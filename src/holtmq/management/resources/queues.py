@@ -10,7 +10,7 @@ from typing import Any
 from holtmq.broker.channel import Channel, Fetched
 from holtmq.broker.queue import MessageQueue
 from holtmq.broker.vhost import VirtualHost
-from holtmq.errors import DefinitionsError, NotFoundError
+from holtmq.errors import DefinitionsError, FrameError, NotFoundError
 from holtmq.management.operations import CHARTS, LIST, LISTING, NO_CONTENT, OBJECT, Call, Outcome, api, created
 from holtmq.management.statistics import LENGTHS, Statistics
 from holtmq.management.views import binding_view, consumer_view, plain_queue, queue_view
@@ -242,7 +242,10 @@ def _message(fetched: Fetched, encoding: str, truncate: int) -> dict[str, Any]:
     message = fetched.message
     body = message.body if truncate < 0 else message.body[:truncate]
     payload, payload_encoding = _encoded(body, encoding)
-    properties = message.properties.to_dict()
+    try:
+        properties = message.properties.to_dict()
+    except FrameError:  # headers that nobody can read; the rest can be shown
+        properties = message.properties.without_headers()
     return {
         "payload_bytes": message.size,
         "redelivered": fetched.is_redelivered,

@@ -10,6 +10,7 @@ import secrets
 import time
 from pathlib import Path
 from typing import Any
+from urllib.parse import quote
 
 from starlette.responses import Response
 
@@ -35,7 +36,7 @@ def reports(call: Call) -> list[dict[str, Any]]:
     folder = _folder(call)
     if folder is None or not folder.is_dir():
         return []
-    files = sorted(folder.glob("*.html"), key=lambda file: file.stat().st_mtime, reverse=True)
+    files = sorted(_files(folder), key=lambda file: file.stat().st_mtime, reverse=True)
     return [
         {"name": file.name, "title": _title(file), "bytes": file.stat().st_size, "written_at": moment(file.stat().st_mtime)}
         for file in files
@@ -47,14 +48,16 @@ def ticket(call: Call) -> dict[str, Any]:
     """An address at which the report can be opened for a minute, as a browser opens pages without a password."""
     name = _find(call).name
     ends_at = int(time.time()) + TICKET_S
-    return {"path": f"/reports/{ends_at}-{_seal(name, ends_at)}/{call.path['name']}"}
+    return {"path": f"/reports/{ends_at}-{_seal(name, ends_at)}/{quote(name, safe='')}"}
 
 
 def serve_report(call: Call) -> Response:
     """The report itself, for who has a ticket."""
     ends_at, _, seal = call.path["ticket"].partition("-")
     name = call.path["name"]
-    is_good = ends_at.isascii() and ends_at.isdigit() and hmac.compare_digest(_seal(name, int(ends_at)), seal)
+    is_good = (
+        ends_at.isascii() and ends_at.isdigit() and len(ends_at) < 12 and hmac.compare_digest(_seal(name, int(ends_at)), seal)
+    )
     if not is_good or int(ends_at) < time.time():
         raise UnauthenticatedError("expected a ticket that is less than a minute old; open the report from the page again")
     headers = {"content-security-policy": REPORT_POLICY, "x-frame-options": "SAMEORIGIN"}
@@ -71,10 +74,14 @@ def _folder(call: Call) -> Path | None:
 
 def _find(call: Call) -> Path:
     folder, name = _folder(call), call.path["name"]
-    known = {file.name: file for file in folder.glob("*.html")} if folder is not None and folder.is_dir() else {}
+    known = {file.name: file for file in _files(folder)} if folder is not None and folder.is_dir() else {}
     if name not in known:
         raise NotFoundError(f"no report {name!r}")
     return known[name]
+
+
+def _files(folder: Path) -> list[Path]:
+    return [file for file in folder.glob("*.html") if file.is_file()]
 
 
 def _title(file: Path) -> str:

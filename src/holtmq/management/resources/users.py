@@ -2,19 +2,15 @@
 
 from __future__ import annotations
 
-import base64
-import binascii
 from typing import Any
 
-from holtmq.broker.definitions import permission_to_json, require_pattern, tags_of, user_to_json
+from holtmq.broker.definitions import password_hash, permission_to_json, require_pattern, tags_of, user_to_json
 from holtmq.errors import DefinitionsError, NotFoundError
 from holtmq.management.access import Need
 from holtmq.management.operations import NO_CONTENT, Call, Outcome, api, created
 from holtmq.table import describe
-from holtmq.users import DEFAULT_HASHING, HASHES, SALT_BYTES, Permission, TopicPermission, User
+from holtmq.users import HASHES, Permission, TopicPermission, User
 
-RABBITMQS_HASHING = "rabbit_password_hashing_sha256"
-"""What a hash is taken for that comes without the name of its algorithm, as RabbitMQ does."""
 USER = {
     "type": "object",
     "required": ["tags"],
@@ -83,29 +79,12 @@ def set_user(call: Call) -> Outcome:
     if "tags" not in document:
         raise DefinitionsError("body.tags", "expected the tags of the user, got nothing; an empty string for none")
     tags = tags_of(document["tags"], "body.tags")
-    password, hashed = fields.text("password", ""), fields.text("password_hash", "")
-    if password:
-        user = User.with_password(name, password, tags)
-    else:
-        default = RABBITMQS_HASHING if hashed else DEFAULT_HASHING
-        hashing = fields.text("hashing_algorithm", default)
-        if hashing not in HASHES:
-            raise DefinitionsError("body.hashing_algorithm", f"expected one of {', '.join(HASHES)}, got {hashing!r}")
-        _require_hash(hashed)
-        user = User(name, hashed, hashing, tags)
+    password = fields.text("password", "")
+    user = User.with_password(name, password, tags) if password else User(name, *password_hash(document, "body"), tags)
     is_new = name not in call.node.broker.accounts.users
     call.node.begin_turn()
     call.node.broker.set_user(user)
     return created(is_new=is_new)
-
-
-def _require_hash(text: str) -> None:
-    try:
-        is_hash = not text or len(base64.b64decode(text, validate=True)) > SALT_BYTES
-    except (binascii.Error, ValueError):
-        is_hash = False
-    if not is_hash:
-        raise DefinitionsError("body.password_hash", "expected a salt of 4 bytes and a digest, in base64")
 
 
 @api.add("DELETE", "/api/users/{user}", need=ADMIN)

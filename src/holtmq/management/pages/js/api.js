@@ -1,5 +1,7 @@
 // Requests to the broker. A login is kept for as long as the tab lives, and sent with every request; there are no cookies.
 
+// Browsers fold the segments "." and "..", however they are encoded: better nothing than another resource.
+const UNSPEAKABLE = "/api/browsers-cannot-send-this-name";
 const STORED = "holtmq.login";
 
 export class ApiError extends Error {
@@ -20,6 +22,7 @@ export const login = {
 
 /** The address of a resource; each segment may hold anything, slashes included. */
 export function at(...segments) {
+  if (segments.some((segment) => segment === "." || segment === "..")) return UNSPEAKABLE;
   return "/api/" + segments.map(encodeURIComponent).join("/");
 }
 

@@ -18,6 +18,9 @@ export function Facts({ of }) {
   return html`<dl class="facts">${rows.map(([name, value]) => html`<dt>${name}</dt><dd>${value}</dd>`)}</dl>`;
 }
 
+/** What tells a row from others, so that an open question stays with the row that it was asked of. */
+const rowKey = (row) => [row.vhost, row.user, row.source, row.destination, row.properties_key, row.name, row.exchange, row.queue?.name, row.consumer_tag, row.channel_details?.name, row.protocol, row.port].join("\u0000");
+
 /** A table of what there is; columns are {label, show, number, sort}. The first one heads the row. */
 export function Table({ caption, columns, rows, sort, onSort, empty = "Nothing here." }) {
   if (!rows.length) return html`<p class="quiet">${empty}</p>`;
@@ -36,7 +39,7 @@ export function Table({ caption, columns, rows, sort, onSort, empty = "Nothing h
     <table>
       <caption class="visually-hidden">${caption}</caption>
       <thead><tr>${columns.map((column) => html`<th scope="col" class=${column.number ? "number" : ""} aria-sort=${order(column)}>${heading(column)}</th>`)}</tr></thead>
-      <tbody>${rows.map((row) => html`<tr>${columns.map((column, place) => cell(column, row, place))}</tr>`)}</tbody>
+      <tbody>${rows.map((row) => html`<tr key=${rowKey(row)}>${columns.map((column, place) => cell(column, row, place))}</tr>`)}</tbody>
     </table>
   </div>`;
 }

@@ -8,7 +8,12 @@ export const REFRESH_MS = 5000;
 /** The address behind the #, taken apart: "#/queues/%2F/a" is ["queues", "/", "a"]. */
 export function currentPlace() {
   const [path, search] = location.hash.replace(/^#\/?/, "").split("?");
-  return { segments: path.split("/").filter(Boolean).map(decodeURIComponent), query: new URLSearchParams(search ?? "") };
+  const query = new URLSearchParams(search ?? "");
+  try {
+    return { segments: path.split("/").filter(Boolean).map(decodeURIComponent), query };
+  } catch {
+    return { segments: [path], query }; // a percent sign by hand: no page has this name
+  }
 }
 
 export function link(...segments) {

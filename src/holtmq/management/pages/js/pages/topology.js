@@ -117,7 +117,7 @@ export function TopologyPage({ query }) {
   const marked = new Set(found.map((node) => node.id));
   const isFound = (node) => marked.has(node.id) || node.id === known || node.members?.some((member) => marked.has(member.id));
   const nodes = bundled.nodes.map((node) => ({ ...node, kind: `${node.kind} ${isFound(node) ? "found" : wanted ? "dim" : ""}` }));
-  const structure = `${vhost}|${nodes.map((node) => node.id).sort().join("|")}|${edges.length}`;
+  const structure = `${vhost}|${nodes.map((node) => node.id).sort().join("|")}|${edges.map((edge) => `${edge.from}>${edge.to}`).join("|")}`;
   const pick = (node) => (node.members ? setOpened(new Set([...opened, node.id])) : setFocus(node.id));
   const picked = whole.nodes.find((node) => node.id === known);
   return html`<h1>Topology</h1><p class="quiet">Exchanges are round, queues are square; thick lines carry more. Choose a node to see what is near it; queues with the same connections may be one node, which opens.</p>
