@@ -28,7 +28,7 @@ from pyspark.sql.types import (
 
 from holtmq import Binding, Exchange, InvalidValueError, Queue, Topology
 from holtmq.errors import NotFoundError
-from holtmq.spark import Columns, route
+from holtmq.spark import Columns, deliveries, route
 from holtmq.spark.deliveries import _estimated_distinct
 
 SHOP = Topology(
@@ -274,12 +274,21 @@ def test_a_stream_cannot_be_joined(spark: SparkSession) -> None:
         route(stream, SHOP, exchange="orders", plan="join")
 
 
+def test_signatures_with_the_same_hash_are_told_apart(spark: SparkSession, monkeypatch: pytest.MonkeyPatch) -> None:
+    rows = spark.sql(
+        "select 'orders' as exchange, k as routing_key from values ('orders.food.1'), ('orders.toys'), ('x') as t(k)"
+    )
+    expected = sorted(map(tuple, route(rows, SHOP, plan="arrow").collect()))
+    monkeypatch.setattr(deliveries, "_hash", lambda _: F.lit(7).cast("long"))
+    assert sorted(map(tuple, route(rows, SHOP).collect())) == expected
+
+
 def test_few_signatures_are_joined_and_many_go_through_arrow(spark: SparkSession, monkeypatch: pytest.MonkeyPatch) -> None:
     few = spark.range(40_000).selectExpr("'orders' as exchange", "concat('orders.', id % 100) as routing_key")
     many = spark.range(40_000).selectExpr("'orders' as exchange", "concat('orders.', id) as routing_key")
-    assert _estimated_distinct(few) == pytest.approx(100, rel=0.05)
-    assert _estimated_distinct(many) > 1_000_000
-    assert _estimated_distinct(many.limit(7)) == 7
+    assert _estimated_distinct(few.select(F.xxhash64("*"))) == pytest.approx(100, rel=0.05)
+    assert _estimated_distinct(many.select(F.xxhash64("*"))) > 1_000_000
+    assert _estimated_distinct(many.limit(7).select(F.xxhash64("*"))) == 7
 
     def plan_of(rows: DataFrame) -> str:
         return route(rows, SHOP)._jdf.queryExecution().toString()  # type: ignore[no-any-return]

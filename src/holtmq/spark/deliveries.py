@@ -79,7 +79,7 @@ def route(
         routes = _routes(messages, signature, order, limit)
         if routes is not None:
             return _join(messages, routes, signature, order)
-    if plan == "join":
+    if plan == "join" and messages.isStreaming:
         raise InvalidValueError("a stream can't be read twice, as plan 'join' would: expected plan 'arrow' or 'auto'")
     return _routed(messages.select("*", *(part.column.alias(part.name) for part in signature.parts if part.is_added)), order)
 
@@ -117,7 +117,7 @@ def make_order(
 def _routes(messages: DataFrame, signature: Signature, order: Order, limit: int | None) -> DataFrame | None:
     """What becomes of each distinct signature; None where there are more than `limit`. Runs a job or two."""
     signatures = messages.select(_hash(signature).alias(HASH), *(part.column.alias(part.name) for part in signature.parts))
-    if limit is not None and _estimated_distinct(signatures) > limit:
+    if limit is not None and _estimated_distinct(signatures.select(HASH)) > limit:
         return None
     order = replace(order, carried=tuple(signatures.columns))
     routed = _routed(signatures.distinct(), order)
@@ -140,9 +140,9 @@ def _tells_apart(routes: pa.Table, number: str, parts: list[str]) -> bool:
     return len(routes[number].unique()) == len(routes.group_by([number, *parts]).aggregate([]))
 
 
-def _estimated_distinct(signatures: DataFrame) -> float:
+def _estimated_distinct(hashes: DataFrame) -> float:
     """How many distinct signatures there are, to judge by the first ones: as if each were as likely as any other."""
-    sample = signatures.select(HASH).limit(SAMPLE).toArrow().column(0)
+    sample = hashes.limit(SAMPLE).toArrow().column(0)
     drawn, seen = len(sample), len(sample.unique())
     if drawn < SAMPLE:
         return seen
