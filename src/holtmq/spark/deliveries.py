@@ -8,7 +8,7 @@ to the same function. Which of the two is better shows in a sample, and in the n
 from __future__ import annotations
 
 import math
-from collections.abc import Collection
+from collections.abc import Collection, Iterable
 from dataclasses import replace
 from typing import Literal, TypeAlias
 
@@ -116,23 +116,24 @@ def make_order(
 
 def _routes(messages: DataFrame, signature: Signature, order: Order, limit: int | None) -> DataFrame | None:
     """What becomes of each distinct signature; None where there are more than `limit`. Runs a job or two."""
-    signatures = messages.select(_hash(signature).alias(HASH), *(part.column.alias(part.name) for part in signature.parts))
-    if limit is not None and _estimated_distinct(signatures.select(HASH)) > limit:
+    if limit is not None and _estimated_distinct(messages.select(_hash(part.column for part in signature.parts))) > limit:
         return None
+    distinct = messages.select(*(part.column.alias(part.name) for part in signature.parts)).distinct()
+    signatures = distinct.withColumn(HASH, _hash(distinct[name] for name in distinct.columns))
     order = replace(order, carried=tuple(signatures.columns))
-    routed = _routed(signatures.distinct(), order)
+    routed = _routed(signatures, order)
     routes = (routed.limit(limit + 1) if limit is not None else routed).toArrow()
     if limit is not None and len(routes) > limit:
         return None
     if not _tells_apart(routes, HASH, [part.name for part in signature.parts]):
         return None
     keys = [f"__holtmq_{number}" for number, _ in enumerate(signature.parts)]
-    return messages.sparkSession.createDataFrame(routes, routed.schema).toDF(HASH, *keys, *order.added)
+    return messages.sparkSession.createDataFrame(routes, routed.schema).toDF(*keys, HASH, *order.added)
 
 
-def _hash(signature: Signature) -> Column:
+def _hash(parts: Iterable[Column]) -> Column:
     """A signature as a number, by which rows are joined several times as fast as by texts that may be null."""
-    return F.xxhash64(*(part.column for part in signature.parts))
+    return F.xxhash64(*parts)
 
 
 def _tells_apart(routes: pa.Table, number: str, parts: list[str]) -> bool:
@@ -156,7 +157,7 @@ def _estimated_distinct(hashes: DataFrame) -> float:
 
 def _join(messages: DataFrame, routes: DataFrame, signature: Signature, order: Order) -> DataFrame:
     """Send the routes to every executor, and look them up for each message."""
-    same = _hash(signature) == routes[HASH]
+    same = _hash(part.column for part in signature.parts) == routes[HASH]
     how = "left" if order.unroutable == "keep" else "inner"
     joined = messages.join(F.broadcast(routes.withColumn("__holtmq_found", F.lit(True))), same, how)
     if how == "left":
