@@ -329,6 +329,18 @@ def test_users_rights_vhosts_and_policies(page: Page, node: Node) -> None:
     told(page, "Vhost shop was deleted")
 
 
+def test_an_open_question_stays_with_its_row(page: Page, node: Node) -> None:
+    for name in ("a", "b", "c"):
+        node.http.put(f"/api/policies/%2F/{name}", {"pattern": name, "definition": {"max-length": 1}})
+    visit(page, "policies")
+    page.get_by_role("button", name="Delete the policy b").click()
+    node.http.delete("/api/policies/%2F/a")
+    expect(page.get_by_role("button", name="Delete the policy a")).to_have_count(0, timeout=10_000)
+    page.get_by_role("dialog").get_by_role("button", name="Delete", exact=True).click()
+    told(page, "Policy b was deleted")
+    assert [policy["name"] for policy in node.http.get("/api/policies")] == ["c"]
+
+
 def test_definitions_go_down_and_up(page: Page, node: Node, tmp_path: Path) -> None:
     node.http.put("/api/queues/%2F/kept")
     visit(page, "definitions")
