@@ -117,6 +117,7 @@ def test_a_binding_is_found_by_a_key_that_includes_its_arguments(http: Http) -> 
         ),
         ("PUT", "/api/users/u", {"password": "x"}, 400, "body.tags: expected the tags"),
         ("PUT", "/api/users/u", {"password_hash": "abc", "tags": ""}, 400, "body.password_hash"),
+        ("PUT", "/api/users/u", {"password_hash": {}, "tags": ""}, 400, "body.password_hash: expected a string"),
         (
             "PUT",
             "/api/permissions/%2F/guest",

@@ -18,6 +18,7 @@ from holtmq.broker.rules import QueueRules
 from holtmq.broker.vhost import VirtualHost
 from holtmq.errors import DefinitionsError, HoltmqError, InvalidValueError
 from holtmq.routing.router import require_exchange_type
+from holtmq.table import describe
 from holtmq.topology import DEFAULT_VHOST, Parameter, Topology
 from holtmq.topology.registry import PREDECLARED, refuse_default_exchange, refuse_reserved_name
 from holtmq.users import DEFAULT_HASHING, HASHES, SALT_BYTES, Permission, TopicPermission, User
@@ -194,6 +195,8 @@ def _user(fields: Mapping[str, Any], path: str) -> User:
 def password_hash(fields: Mapping[str, Any], path: str) -> tuple[str, str]:
     """The hash of a password and how it was made; a hash that does not say so is RabbitMQ's SHA-256."""
     text = fields.get("password_hash", "")
+    if not isinstance(text, str):
+        raise DefinitionsError(f"{path}.password_hash", f"expected a string, got {describe(text)}")
     hashing = fields.get("hashing_algorithm", RABBITMQS_HASHING if text else DEFAULT_HASHING)
     if not isinstance(hashing, str) or hashing not in HASHES:
         raise DefinitionsError(f"{path}.hashing_algorithm", f"expected one of {', '.join(HASHES)}, got {hashing!r}")
