@@ -11,6 +11,8 @@ from typing import Any, get_args, get_type_hints
 from holtmq.errors import InvalidValueError
 from holtmq.table import describe
 
+DEFAULT_HTTP_PORT = 15672
+
 
 @dataclass(frozen=True, slots=True)
 class Config:
@@ -21,7 +23,9 @@ class Config:
     )
     host: str = field(default="127.0.0.1", metadata={"help": "the address to listen on; 0.0.0.0 for all of this machine"})
     amqp_port: int = field(default=5672, metadata={"help": "the port for AMQP; 0 for any that is free"})
-    http_port: int = field(default=15672, metadata={"help": "the port for the HTTP API and the pages; 0 for any, -1 for none"})
+    http_port: int = field(
+        default=DEFAULT_HTTP_PORT, metadata={"help": "the port for the HTTP API and the pages; 0 for any, -1 for none"}
+    )
     http_host: str = field(default="127.0.0.1", metadata={"help": "the address to listen on for HTTP"})
     https_port: int = field(default=-1, metadata={"help": "the port for the same over TLS; 0 for any, -1 for none"})
     stats_interval_s: float = field(default=5.0, metadata={"help": "how often rates are measured"})

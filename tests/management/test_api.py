@@ -4,8 +4,11 @@ from __future__ import annotations
 
 import base64
 import json
+import logging
 import socket
 import ssl
+import subprocess
+import sys
 import time
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
@@ -16,9 +19,13 @@ from urllib.request import Request, urlopen
 import pytest
 import trustme
 
+from holtmq.config import Config
 from holtmq.errors import StoreError
+from holtmq.server import server
+from holtmq.server.run import running
 from holtmq.wire import methods as wire
 from holtmq.wire.content import make_content, on_channel
+from tests.amqp_client import Amqp
 from tests.management.conftest import Node, running_node
 from tests.management.http import Http
 
@@ -638,6 +645,23 @@ def test_a_head_without_end_is_cut_off(node: Node) -> None:
         connection.sendall(b"GET / HTTP/1.1\r\n")
         connection.sendall((b"x: " + b"y" * 4000 + b"\r\n") * 50)
         assert connection.recv(100).startswith(b"HTTP/1.1 400")
+
+
+def test_the_port_in_use_is_an_error_where_it_was_asked_for(
+    caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+        port = listener.getsockname()[1]
+        command = [sys.executable, "-m", "holtmq", "serve", "--data", ":memory:", "--amqp-port", "0", "--http-port", str(port)]
+        done = subprocess.run(command, capture_output=True, text=True, timeout=30)
+        assert done.returncode == 1
+        assert done.stderr == f"holtmq: 127.0.0.1:{port}: cannot listen for HTTP: Address already in use\n"
+        monkeypatch.setattr(server, "DEFAULT_HTTP_PORT", port)
+        config = Config(data=":memory:", amqp_port=0, http_port=port)
+        with caplog.at_level(logging.WARNING), running(config) as started:
+            assert started.http_address is None
+            Amqp(int(started.address.rsplit(":", 1)[1])).close()
+        assert "choose a port with --http-port" in caplog.text
 
 
 def test_reports_with_odd_names_open(tmp_path: Path) -> None:

@@ -17,7 +17,7 @@ from importlib.metadata import version
 from typing import TYPE_CHECKING
 
 from holtmq.broker.broker import Broker
-from holtmq.config import Config
+from holtmq.config import DEFAULT_HTTP_PORT, Config
 from holtmq.errors import ConnectionForcedError, StoreError
 from holtmq.protocol.connection import Limits
 from holtmq.server.client import Client
@@ -105,12 +105,18 @@ class Server:
             log.warning("no HTTP API and no pages, %s: pip install 'holtmq[management]'", error)
             return
         context = tls_context(self.config) if self.config.https_port >= 0 else None
-        self._http = HttpServer(self, context)
+        http = HttpServer(self, context)
         try:
-            await self._http.start()
-        except OSError:
+            await http.start()
+        except OSError as error:
+            if self.config.http_port == DEFAULT_HTTP_PORT:  # nobody asked for it by name: messages come first
+                log.warning("no HTTP API and no pages: %s; choose a port with --http-port", error)
+                return
+            for listener in self._listeners:
+                listener.close()
             self._journal.close()
             raise
+        self._http = http
 
     @property
     def http_address(self) -> str | None:
