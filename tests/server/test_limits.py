@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import threading
 from collections.abc import Iterator
 from contextlib import suppress
 from pathlib import Path
@@ -150,11 +151,18 @@ def test_the_pytest_fixture_gives_a_broker(holtmq_broker: TestBroker) -> None:
     assert holtmq_broker.url == f"amqp://guest:guest@127.0.0.1:{holtmq_broker.port}/%2F"
 
 
+def _leave_when_told(client: Amqp) -> None:
+    with suppress(ClosedError):
+        client.next_event(0)
+    client.drop()
+
+
 def test_a_shutdown_with_clients_on_is_no_warning(caplog: pytest.LogCaptureFixture) -> None:
     with caplog.at_level(logging.INFO, "holtmq"):
         with running_broker() as broker:
-            client = Amqp(broker.port)
-        client.drop()
+            reader = threading.Thread(target=_leave_when_told, args=(Amqp(broker.port),))
+            reader.start()
+        reader.join()
     told = [(record.levelname, record.getMessage()) for record in caplog.records if "closing" in record.getMessage()]
     assert len(told) == 1
     assert told[0][0] == "INFO"
