@@ -61,8 +61,8 @@ def measure_cost(rounds: int) -> None:
     print("|---|---|---|---|---|")
     for name, load in LOADS.items():
         figures: dict[str, list[float]] = {"off": [], "on": [], "open": []}
-        for _ in range(rounds):
-            for state in figures:
+        for number in range(rounds):
+            for state in figures if number % 2 == 0 else reversed(figures):
                 figures[state].append(_received_per_s(load, state))
         median = {state: statistics.median(values) for state, values in figures.items()}
         falls = [1 - opened / off for off, opened in zip(figures["off"], figures["open"], strict=True)]
