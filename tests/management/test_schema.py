@@ -31,7 +31,7 @@ def fuzzed() -> Iterator[Node]:
 
 
 @schema.parametrize()
-@settings(max_examples=8, deadline=None, suppress_health_check=list(HealthCheck), derandomize=True)
+@settings(max_examples=12, deadline=None, suppress_health_check=list(HealthCheck), derandomize=True)
 def test_every_operation_answers_as_described(case: Any, fuzzed: Node) -> None:
     _login(fuzzed.http)
     case.call_and_validate(base_url=fuzzed.http.base, auth=FUZZER, checks=CHECKS)
