@@ -1,8 +1,8 @@
 """What it costs to be looked at: python -m benchmarks.management [--rounds N] [cost | listing | pages]
 
-The same load goes to a broker in turns: with no HTTP API, with the API and nobody there, with the pages open. "Open pages" are
-the requests that three tabs send (overview, queues, topology), as often as they send them; a browser on the same two cores
-would be measured along with the broker, so it is not part of this. Prints tables for benchmarks/README.md.
+While a load runs at full speed, the pages are opened and closed in turns; a broker without the HTTP API gets the same load.
+"Open pages" are the requests that three tabs send (overview, queues, topology), as often as they send them; a browser on the
+same two cores would be measured along with the broker, so it is not part of this. Prints tables for benchmarks/README.md.
 """
 
 from __future__ import annotations
@@ -14,13 +14,17 @@ import multiprocessing
 import statistics
 import tempfile
 import time
-from collections.abc import Iterator
-from contextlib import contextmanager
+from collections.abc import Sequence
+from dataclasses import dataclass, field, replace
 from http.client import HTTPConnection
+from itertools import pairwise
+from multiprocessing.synchronize import Event
 from pathlib import Path
 from urllib.parse import urlsplit
 
+from benchmarks.broker import Peer
 from holtmq.bench import Load, run_load
+from holtmq.bench.load import Sample
 from holtmq.client.address import Address
 from tests.management.browser import log_in, open_page, running_browser
 from tests.management.conftest import running_node
@@ -37,9 +41,12 @@ TABS = (
     ("/api/topology/%2F", 2.0),
 )
 LOADS = {
-    "100 B, transient, auto-ack": Load(size=100, auto_ack=True, time_s=5),
-    "100 B, persistent, confirmed, acked": Load(size=100, persistent=True, confirm=1000, qos=1000, time_s=5),
+    "100 B, transient, auto-ack": Load(size=100, auto_ack=True),
+    "100 B, persistent, confirmed, acked": Load(size=100, persistent=True, confirm=1000, qos=1000),
 }
+WARM_UP_S = 2
+TURN_S = 10
+"""As long as all tabs need to ask twice."""
 QUEUES = 10_000
 
 
@@ -56,47 +63,99 @@ def main() -> None:
         measure_pages()
 
 
+@dataclass
+class Slices:
+    """Turns of a few seconds, taken while one load runs: what was received, and the broker's processor time for it."""
+
+    received: list[int] = field(default_factory=list)
+    cpu_s: list[float] = field(default_factory=list)
+    seconds: list[float] = field(default_factory=list)
+
+    def per_s(self) -> list[float]:
+        return [received / seconds for received, seconds in zip(self.received, self.seconds, strict=True)]
+
+    def cpu_us(self) -> list[float]:
+        return [cpu_s * 1e6 / received for cpu_s, received in zip(self.cpu_s, self.received, strict=True)]
+
+
 def measure_cost(rounds: int) -> None:
-    print("| load | without HTTP | with HTTP, nobody there | with pages open | fall, pages open |")
-    print("|---|---|---|---|---|")
+    print("| load | | without HTTP | with HTTP, nobody there | with pages open | open to without | open to nobody there |")
+    print("|---|---|---|---|---|---|---|")
     for name, load in LOADS.items():
-        figures: dict[str, list[float]] = {"off": [], "on": [], "open": []}
+        found = {state: Slices() for state in ("off", "on", "open")}
         for number in range(rounds):
-            for state in figures if number % 2 == 0 else reversed(figures):
-                figures[state].append(_received_per_s(load, state))
-        median = {state: statistics.median(values) for state, values in figures.items()}
-        falls = [1 - opened / off for off, opened in zip(figures["off"], figures["open"], strict=True)]
-        cells = " | ".join(f"{median[state]:,.0f}/s" for state in figures)
-        print(
-            f"| {name} | {cells} | {statistics.median(falls):.1%} (each round: {', '.join(f'{fall:.1%}' for fall in falls)}) |"
-        )
+            turns = ("on", "open", "open", "on") if number % 2 == 0 else ("open", "on", "on", "open")
+            _run_turns(load, ("off", "off"), found)
+            _run_turns(load, turns, found)
+        for figure, unit in ((Slices.per_s, "messages/s"), (Slices.cpu_us, "µs of processor time a message")):
+            medians = [statistics.median(figure(slices)) for slices in found.values()]
+            changes = [opened / on - 1 for on, opened in zip(figure(found["on"]), figure(found["open"]), strict=True)]
+            cells = " | ".join(f"{median:,.2f}" if median < 100 else f"{median:,.0f}" for median in medians)
+            low, middle, high = statistics.quantiles(changes, n=4)
+            versus_off = medians[2] / medians[0] - 1
+            print(f"| {name} | {unit} | {cells} | {versus_off:+.1%} | {middle:+.1%} (half from {low:+.1%} to {high:+.1%}) |")
 
 
-def _received_per_s(load: Load, state: str) -> float:
-    with tempfile.TemporaryDirectory(prefix="holtmq-bench-") as folder:
-        options = ("--http-port", "-1" if state == "off" else "0", "--log-level", "error")
-        with broker_process(Path(folder) / "b.db", *options) as broker:
-            address = Address.parse(f"amqp://guest:guest@127.0.0.1:{broker.port}/%2F")
-            if state != "open":
-                return run_load(address, load).received_per_s
-            base = next(word.rstrip(",") for word in broker.ready_line.split() if word.startswith("http://"))
-            with open_tabs(base):
-                return run_load(address, load).received_per_s
+def _run_turns(load: Load, turns: Sequence[str], found: dict[str, Slices]) -> None:
+    """One broker and one load that goes on; meanwhile the pages are opened and closed, so that neighbours in time compare."""
+    http_port = "-1" if turns[0] == "off" else "0"
+    with (
+        tempfile.TemporaryDirectory(prefix="holtmq-bench-") as folder,
+        broker_process(Path(folder) / "b.db", "--http-port", http_port, "--log-level", "error") as broker,
+        Tabs(broker.ready_line) as tabs,
+    ):
+        peer = Peer("HoltMQ", Address.parse(f"amqp://guest:guest@127.0.0.1:{broker.port}/%2F"), broker.process.pid)
+        marks: list[tuple[Sample, float]] = []
+
+        def at_each_second(sample: Sample) -> None:
+            if sample.seconds < WARM_UP_S + TURN_S * len(marks):
+                return
+            if len(marks) < len(turns) and turns[len(marks)] == "open":
+                tabs.show()
+            else:
+                tabs.hide()
+            marks.append((sample, peer.cpu_s()))
+
+        run_load(peer.address, replace(load, time_s=WARM_UP_S + TURN_S * len(turns) + 2), at_each_second)
+    for turn, ((before, cpu_before_s), (after, cpu_after_s)) in zip(turns, pairwise(marks), strict=True):
+        slices = found[turn]
+        slices.received.append(after.received - before.received)
+        slices.seconds.append(after.seconds - before.seconds)
+        slices.cpu_s.append(cpu_after_s - cpu_before_s)
 
 
-@contextmanager
-def open_tabs(base: str) -> Iterator[None]:
-    """Look at the pages from a process of its own, so that the load generator is not held up."""
-    process = multiprocessing.get_context("spawn").Process(target=_look, args=(base,), daemon=True)
-    process.start()
-    yield
-    process.terminate()
-    process.join()
+class Tabs:
+    """The pages, looked at from a process of its own, so that the load generator is not held up."""
+
+    def __init__(self, ready_line: str) -> None:
+        context = multiprocessing.get_context("spawn")
+        self._is_ready, self._is_shown = context.Event(), context.Event()
+        bases = [word.rstrip(",") for word in ready_line.split() if word.startswith("http://")]
+        self._process = context.Process(target=_look, args=(*bases, self._is_ready, self._is_shown)) if bases else None
+
+    def __enter__(self) -> Tabs:
+        if self._process is not None:
+            self._process.start()
+            self._is_ready.wait()
+        return self
+
+    def show(self) -> None:
+        self._is_shown.set()
+
+    def hide(self) -> None:
+        self._is_shown.clear()
+
+    def __exit__(self, *_: object) -> None:
+        if self._process is not None:
+            self._process.kill()
+            self._process.join()
 
 
-def _look(base: str) -> None:
+def _look(base: str, is_ready: Event, is_shown: Event) -> None:
+    is_ready.set()
     due = dict.fromkeys(TABS, 0.0)
     while True:
+        is_shown.wait()
         for tab, at_s in due.items():
             if time.monotonic() >= at_s:
                 fetch(base, tab[0])
