@@ -283,6 +283,19 @@ def test_signatures_with_the_same_hash_are_told_apart(spark: SparkSession, monke
     assert sorted(map(tuple, route(rows, SHOP).collect())) == expected
 
 
+@pytest.mark.parametrize("routed_here", [0, 1_000])
+def test_signatures_are_routed_alike_on_the_driver_and_on_executors(
+    spark: SparkSession, monkeypatch: pytest.MonkeyPatch, routed_here: int
+) -> None:
+    monkeypatch.setattr("holtmq.spark.deliveries.ROUTED_HERE", routed_here)
+    rows = messages(spark, *(f"orders.{('food', 'toys')[n % 2]}.{n % 50}" if n % 3 else None for n in range(300)))
+
+    def found(plan: Any) -> Counter[str]:
+        return Counter(map(str, route(rows, SHOP, plan=plan, settings=True, bindings=True).collect()))
+
+    assert found("join") == found("arrow")
+
+
 def test_few_signatures_are_joined_and_many_go_through_arrow(spark: SparkSession, monkeypatch: pytest.MonkeyPatch) -> None:
     few = spark.range(40_000).selectExpr("'orders' as exchange", "concat('orders.', id % 100) as routing_key")
     many = spark.range(40_000).selectExpr("'orders' as exchange", "concat('orders.', id) as routing_key")

@@ -17,10 +17,9 @@ class Plan:
     what is asked for again moves back. So memory is bounded whatever keys come, and what is in use stays.
     """
 
-    __slots__ = ("_limit", "_older", "headers", "reach", "recent")
+    __slots__ = ("_limit", "_older", "headers", "recent")
 
-    def __init__(self, reach: Collection[str], matchers: Iterable[Matcher], limit: int) -> None:
-        self.reach = reach
+    def __init__(self, matchers: Iterable[Matcher], limit: int) -> None:
         self.headers: dict[str, Collection[Hashable]] = {}
         """The headers that some binding in reach looks at, each with the values that the bindings compare it to."""
         for matcher in matchers:

@@ -111,8 +111,7 @@ class Router:
     def keyless_exchanges(self) -> set[str]:
         """The exchanges to which the routing key of a message makes no difference, however far it goes from there."""
         readers = {name for name, matcher in self._matchers.items() if matcher.reads_routing_key}
-        plans = {name: self._plans.get(name) or self._make_plan(name) for name in self.registry.exchanges}
-        return {name for name, plan in plans.items() if readers.isdisjoint(plan.reach)}
+        return {name for name in self.registry.exchanges if readers.isdisjoint(self._reach(name))}
 
     def resolve_unpublished(
         self, exchange: str, routing_keys: Collection[str], headers: Mapping[str, FieldValue] = NO_HEADERS
@@ -250,9 +249,18 @@ class Router:
         return route
 
     def _make_plan(self, exchange: str) -> Plan:
+        """Of an exchange that may be published to: who has a plan is not checked again."""
+        reach = self._reach(exchange)
+        for name in reach:
+            self._planned_through.setdefault(name, set()).add(exchange)
+        matchers = (self._matchers[name] for name in reach if name in self._matchers)
+        plan = self._plans[exchange] = Plan(matchers, self._cache_size)
+        return plan
+
+    def _reach(self, exchange: str) -> dict[str, None]:
+        """The exchange and all that its messages can come to, in the order of the first way there."""
         reach = {exchange: None}
         for name in (ahead := [exchange]):
-            self._planned_through.setdefault(name, set()).add(exchange)
             onward = [binding.destination for binding in self.registry.links_from(name)]
             if name in self.registry.exchanges:
                 alternate, _ = self.alternate_exchange(name)
@@ -261,9 +269,7 @@ class Router:
                 if target not in reach:
                     reach[target] = None
                     ahead.append(target)
-        matchers = (self._matchers[name] for name in reach if name in self._matchers)
-        plan = self._plans[exchange] = Plan(reach, matchers, self._cache_size)
-        return plan
+        return reach
 
     def _forget_routes(self, exchange: str) -> None:
         """Drop the plans of the exchanges whose messages can come to this one."""

@@ -20,13 +20,15 @@ from pyspark.sql.types import ArrayType, IntegerType, LongType, StringType, Stru
 from holtmq.errors import InvalidValueError
 from holtmq.routing import Router
 from holtmq.spark.messages import DEFAULT_COLUMNS, Columns, Matters, Signature
-from holtmq.spark.routes import UNROUTABLE, Order, PackedTopology, Unroutable
+from holtmq.spark.routes import UNROUTABLE, Order, Outcomes, PackedTopology, Unroutable
 from holtmq.topology import DEFAULT_VHOST, Topology
 
 Plan: TypeAlias = Literal["auto", "join", "arrow"]
 PLANS: tuple[Plan, ...] = ("auto", "join", "arrow")
 JOIN_LIMIT = 300_000
 """Up to so many routes the join is the faster plan, and they are small enough to be sent to every executor."""
+ROUTED_HERE = 20_000
+"""So few distinct signatures are routed on the driver, which has a router already, sooner than executors would build theirs."""
 SAMPLE = 20_000
 ADDED_TYPES = {
     "queue": StringType(),
@@ -76,7 +78,7 @@ def route(
     _require_free(messages, order.added)
     if plan != "arrow" and not messages.isStreaming:
         limit = JOIN_LIMIT if plan == "auto" else None
-        routes = _routes(messages, signature, order, limit)
+        routes = _routes(messages, signature, order, router, limit)
         if routes is not None:
             return _join(messages, routes, signature, order)
     if plan == "join" and messages.isStreaming:
@@ -114,31 +116,32 @@ def make_order(
     )
 
 
-def _routes(messages: DataFrame, signature: Signature, order: Order, limit: int | None) -> DataFrame | None:
-    """What becomes of each distinct signature; None where there are more than `limit`. Runs a job or two."""
-    if limit is not None and _estimated_distinct(messages.select(_hash(part.column for part in signature.parts))) > limit:
+def _routes(messages: DataFrame, signature: Signature, order: Order, router: Router, limit: int | None) -> DataFrame | None:
+    """What becomes of each distinct signature, by its hash; None where there are more than `limit`. Runs a job or two."""
+    hashed = _hash(part.column for part in signature.parts)
+    if limit is not None and _estimated_distinct(messages.select(hashed)) > limit:
         return None
     distinct = messages.select(*(part.column.alias(part.name) for part in signature.parts)).distinct()
-    signatures = distinct.withColumn(HASH, _hash(distinct[name] for name in distinct.columns))
-    order = replace(order, carried=tuple(signatures.columns))
-    routed = _routed(signatures, order)
-    routes = (routed.limit(limit + 1) if limit is not None else routed).toArrow()
+    distinct = distinct.withColumn(HASH, _hash(distinct[name] for name in distinct.columns))
+    signatures = (distinct.limit(limit + 1) if limit is not None else distinct).toArrow()
+    if len(signatures) == 0 or (limit is not None and len(signatures) > limit):
+        return None
+    if len(signatures[HASH].unique()) < len(signatures):
+        return None  # two have the same one, and could not be told apart; all that are looked up later are among these
+    order = replace(order, carried=(HASH,))
+    if len(signatures) > ROUTED_HERE:
+        routes = _routed(messages.sparkSession.createDataFrame(signatures, distinct.schema), order).toArrow()
+    else:
+        outcomes = Outcomes(order, router)
+        routes = pa.Table.from_batches([order.route(outcomes, batch) for batch in signatures.to_batches()])
     if limit is not None and len(routes) > limit:
         return None
-    if not _tells_apart(routes, HASH, [part.name for part in signature.parts]):
-        return None
-    keys = [f"__holtmq_{number}" for number, _ in enumerate(signature.parts)]
-    return messages.sparkSession.createDataFrame(routes, routed.schema).toDF(*keys, HASH, *order.added)
+    return messages.sparkSession.createDataFrame(routes, _schema(distinct, order))
 
 
 def _hash(parts: Iterable[Column]) -> Column:
     """A signature as a number, by which rows are joined several times as fast as by texts that may be null."""
     return F.xxhash64(*parts)
-
-
-def _tells_apart(routes: pa.Table, number: str, parts: list[str]) -> bool:
-    """Whether no two signatures have the same hash. All that are looked up are among these, so it is exact then."""
-    return len(routes[number].unique()) == len(routes.group_by([number, *parts]).aggregate([]))
 
 
 def _estimated_distinct(hashes: DataFrame) -> float:
@@ -168,9 +171,12 @@ def _join(messages: DataFrame, routes: DataFrame, signature: Signature, order: O
 
 def _routed(messages: DataFrame, order: Order) -> DataFrame:
     """The messages through Arrow to the router, on the executors."""
+    return messages.mapInArrow(order.route_all, _schema(messages, order))
+
+
+def _schema(messages: DataFrame, order: Order) -> StructType:
     carried = [field for field in messages.schema if field.name in order.carried]
-    schema = StructType([*carried, *(StructField(name, ADDED_TYPES[name]) for name in order.added)])
-    return messages.mapInArrow(order.route_all, schema)
+    return StructType([*carried, *(StructField(name, ADDED_TYPES[name]) for name in order.added)])
 
 
 def _require_one_of(name: str, value: str, expected: tuple[str, ...]) -> None:
