@@ -10,7 +10,7 @@ demo: $(READY)  ## run the whole system once
 	$(BIN)/holtmq demo
 
 test: $(READY)  ## run all tests
-	$(BIN)/pytest --numprocesses 2 --dist loadgroup
+	$(BIN)/pytest --numprocesses 2 --dist worksteal
 
 static: $(READY)  ## format, lint, types, layers
 	$(BIN)/ruff format --check

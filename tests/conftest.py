@@ -15,14 +15,6 @@ if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
 
-def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Two processes share the tests (`make test`): those that need a dear fixture go to the same one, and so does each file."""
-    for item in items:
-        fixtures = getattr(item, "fixturenames", ())
-        dear = next((name for name in ("spark", "rabbitmq") if name in fixtures), str(item.path))
-        item.add_marker(pytest.mark.xdist_group(dear))
-
-
 @pytest.fixture(scope="session")
 def rabbitmq() -> Iterator[RabbitMQ]:
     """A node that all tests share: each leaves it as empty as it found it."""

@@ -175,5 +175,6 @@ def test_signatures_beyond_the_limit_are_forgotten_and_routed_again(monkeypatch:
     for start in (0, 12, 0):
         batch = pa.RecordBatch.from_pydict({"k": [f"k.{n}" for n in range(start, start + 12)]})
         expected = ["k.15"] if start else []
-        assert order.route(router_outcomes, batch).column("k").to_pylist() == expected
+        (routed,) = order.route(router_outcomes, batch)
+        assert routed.column("k").to_pylist() == expected
     assert len(router_outcomes._known) == 12

@@ -73,7 +73,8 @@ def broker(tmp_path: Path) -> Iterator[BrokerProcess]:
 
 def numbers(folder: Path) -> Counter[int]:
     """What is in the archive: of Spark's own file sink only what its log names."""
-    files = [str(path) for path in folder.rglob("*.parquet") if "_holtmq" not in path.parts]
+    walked = (Path(at) / name for at, _, names in os.walk(folder) for name in names)  # folders may go meanwhile
+    files = [str(path) for path in walked if path.suffix == ".parquet" and "_holtmq" not in path.parts]
     committed = folder / "_spark_metadata"
     if committed.exists():
         log = "".join(path.read_text() for path in committed.iterdir() if not path.name.endswith((".crc", ".tmp")))

@@ -107,7 +107,7 @@ def test_a_failed_job_leaves_the_target_as_it_was(spark: SparkSession, traffic: 
     assert sorted(path.name for path in Path(target).iterdir()) == before
 
 
-def test_a_task_that_runs_twice_is_there_once(traffic: str, tmp_path: Path) -> None:
+def test_a_task_that_runs_twice_is_there_once(spark: SparkSession, traffic: str, tmp_path: Path) -> None:
     """As with speculation: both attempts write, and the driver puts in place what one of them tells of."""
     source = Source.at(traffic, pq.read_schema(next(Path(traffic).rglob("*.parquet"))), least=1)
     order = Order(
@@ -120,7 +120,8 @@ def test_a_task_that_runs_twice_is_there_once(traffic: str, tmp_path: Path) -> N
         carried=tuple(source.schema.names),
     )
     filesystem, path = filesystem_of(str(tmp_path))
-    work = Work(source, order, filesystem, f"{path}/aside", "snappy", by_queue=False)
+    splits = spark.sparkContext.broadcast(source.splits)
+    work = Work(source, splits, order, filesystem, f"{path}/aside", "snappy", by_queue=False)
     numbers = pa.RecordBatch.from_pydict({"id": [0]})
     first, second = (json.loads(next(work.run(iter([numbers]))).column("files")[0].as_py()) for _ in range(2))
     assert first
@@ -263,21 +264,27 @@ def test_small_files_are_merged_and_duplicates_go(spark: SparkSession, tmp_path:
     columns = "source_queue string, message_id string, redelivered boolean, received_at timestamp, body string"
     when = datetime(2026, 1, 1, tzinfo=UTC)
     for n in range(10):
-        rows = [("q", f"m{n}", False, when, "first"), ("q", f"m{n - 1}", True, when, "again"), ("q", None, True, when, "no id")]
+        rows = [("q", f"m{n}", False, when, "same"), ("q", f"m{n - 1}", True, when, "same"), ("q", None, True, when, "no id")]
+        rows += [("q", f"m{n - 1}", True, when, f"another, number {n}")]
         spark.createDataFrame(rows, columns).coalesce(1).write.parquet(str(target / "date=2026-01-01"), mode="append")
     assert compact(spark, str(target)) == (10, 9)
     merged = spark.read.parquet(str(target))
-    assert Counter(row["body"] for row in merged.collect()) == {"first": 10, "no id": 10, "again": 1}
+    bodies = Counter(row["body"].split(",")[0] for row in merged.collect())
+    assert bodies == {"same": 11, "no id": 10, "another": 10}
+    assert merged.where("redelivered and body = 'same'").count() == 1  # of m-1, which was never there before
     assert len(list((target / "date=2026-01-01").glob("*.parquet"))) == 1
     assert compact(spark, str(target)) == (0, 0)
 
 
 def test_the_newest_batch_is_not_merged_for_it_may_be_written_again(spark: SparkSession, tmp_path: Path) -> None:
-    for n in range(9):
-        pq.write_table(pa.table({"n": [n]}), tmp_path / f"batch-{n:09}-000.snappy.parquet")
-    assert compact(spark, str(tmp_path)) == (8, 0)
-    assert {path.name.split("-")[0] for path in tmp_path.glob("*.parquet")} == {"merged", "batch"}
-    assert (tmp_path / "batch-000000008-000.snappy.parquet").exists()
+    for query in ("a" * 12, "b" * 12):  # two archives in one folder, one further than the other
+        for n in range(9 if query[0] == "a" else 5):
+            pq.write_table(pa.table({query[0]: [n]}), tmp_path / f"batch-{query}-{n:09}-000.snappy.parquet")
+    assert compact(spark, str(tmp_path)) == (12, 0)
+    names = {path.name.rsplit("-", 1)[0] for path in tmp_path.glob("batch-*.parquet")}
+    assert names == {"batch-aaaaaaaaaaaa-000000008", "batch-bbbbbbbbbbbb-000000004"}
+    (merged,) = tmp_path.glob("merged-*.parquet")
+    assert sorted(filter(None, pq.read_table(merged).column("b").to_pylist())) == [1, 2, 3]
 
 
 def test_a_compaction_that_was_cut_short_is_completed(

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 import click
 from rich.table import Table as Grid
+from rich.text import Text
 
 from holtmq.cli.explain import parse_header
 from holtmq.cli.output import print_json, show
@@ -50,18 +51,22 @@ class Setting:
             from holtmq.spark import session
         except ImportError as error:
             raise PipelineError(f"the pipeline needs Spark: pip install 'holtmq[spark]' ({error})") from error
+        from py4j.protocol import Py4JJavaError
+        from pyarrow import ArrowException
         from pyspark.errors import PySparkException
         from pyspark.sql import SparkSession
 
-        is_ours = SparkSession.getActiveSession() is None
-        spark = session(self.master, app_name=f"holtmq {what}", config=dict(_pairs(self.conf)))
+        spark, is_ours = None, SparkSession.getActiveSession() is None
         try:
+            spark = session(self.master, app_name=f"holtmq {what}", config=dict(_pairs(self.conf)))
             with SparkProgress(spark, what) as progress:
                 yield spark, progress
-        except PySparkException as error:
+        except Py4JJavaError as error:
+            raise PipelineError(tell_spark_error(str(error.java_exception))) from error
+        except (PySparkException, ArrowException) as error:
             raise PipelineError(tell_spark_error(str(error))) from error
         finally:
-            if is_ours:
+            if is_ours and spark is not None:
                 spark.stop()
 
 
@@ -343,12 +348,12 @@ def show_comparison(comparison: Comparison) -> None:
         show(grid)
 
 
-def _change(before: tuple[str, ...], after: tuple[str, ...]) -> str:
-    """As in: kept, [red]− lost[/], [green]+ gained[/]."""
-    parts = [f"[red]−{queue}[/]" for queue in before if queue not in after]
-    parts += [f"[green]+{queue}[/]" for queue in after if queue not in before]
+def _change(before: tuple[str, ...], after: tuple[str, ...]) -> Text:
+    """As in: −lost in red, +gained in green, and how many stay."""
+    parts = [Text(f"−{queue}", "red") for queue in before if queue not in after]
+    parts += [Text(f"+{queue}", "green") for queue in after if queue not in before]
     kept = sum(queue in after for queue in before)
-    return ", ".join(parts) + (f" ({kept} stay)" if kept else "" if after else " (unroutable)")
+    return Text(", ").join(parts).append(f" ({kept} stay)" if kept else "" if after else " (unroutable)")
 
 
 def show_report(outcome: Report) -> None:

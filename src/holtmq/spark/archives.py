@@ -1,27 +1,30 @@
 """Archive: a queue into files by date, as a stream that goes on or that ends when the queue is empty.
 
 Messages are acknowledged when they are in the spool beside the checkpoint, so that a batch which is run again after a crash
-has the same messages. Its files have names made from its number, are written aside and then put in place: run again they
-replace themselves. So each message that was received is in the archive once. One that the broker delivers twice, because a
-crash came between spool and acknowledgement, is marked as redelivered, and goes when files are compacted if it has an id.
+has the same messages. Its files have names made from the query's id and the batch's number, are written aside and then put in
+place: run again they replace themselves. So each message that was received is in the archive once. One that the broker
+delivers twice, because a crash came between spool and acknowledgement, is marked as redelivered, and goes when its files are
+compacted if it has an id.
 """
 
 from __future__ import annotations
 
 import json
+import re
 import uuid
 from collections.abc import Callable, Iterator
 from dataclasses import asdict, dataclass
 from typing import Any
 
 import pyarrow.fs as fs
-from pyspark.sql import DataFrame, Observation, SparkSession
+from pyspark.sql import Column, DataFrame, Observation, SparkSession, Window
 from pyspark.sql import functions as F
 from pyspark.sql.streaming.query import StreamingQuery
 
 from holtmq.errors import InvalidValueError
 from holtmq.spark.amqp.source import register
-from holtmq.spark.parquet import filesystem_of
+from holtmq.spark.locks import FolderLock
+from holtmq.spark.parquet import WriteError, filesystem_of, located
 
 FILE_FORMATS = ("parquet", "orc", "json", "csv", "avro", "text")
 SEGMENTS_PER_FILE = 20
@@ -30,7 +33,10 @@ SMALL_BYTES = 32 * 1024 * 1024
 FEW_FILES = 8
 """Folders with fewer small files are left alone."""
 MERGED_BYTES = 128 * 1024 * 1024
-BATCH_NAME = len("batch-000000000")
+BATCH = re.compile(r"batch-([0-9a-f]{12})-(\d{9})-")
+"""Which batch of which query has written a file."""
+PATIENCE_S = 30.0
+"""So long a compaction waits for another one to end."""
 HIDDEN = "_holtmq"
 """Below this, beside the data, lies what is being written; readers pass over names that start with an underscore."""
 
@@ -80,7 +86,7 @@ def archive(
         query.awaitTermination()
     except KeyboardInterrupt:
         query.stop()
-    merged, removed = compact(spark, target, format=format) if compacts and format in FILE_FORMATS else (0, 0)
+    merged, removed = compact(spark, target, format=format) if compacts and format.lower() in FILE_FORMATS else (0, 0)
     return ArchiveSummary(totals["messages"], totals["batches"], merged, removed)
 
 
@@ -99,24 +105,34 @@ def start_archive(
 ) -> StreamingQuery:
     """The same as a query that runs in the background."""
     register(spark)
-    checkpoint = checkpoint or f"{target.rstrip('/')}/{HIDDEN}/checkpoint"
+    target, format = located(spark, target), format.lower()  # noqa: A001
+    checkpoint = located(spark, checkpoint) if checkpoint else f"{target.rstrip('/')}/{HIDDEN}/checkpoint"
     options = {"ack": "spool", "spool": f"{checkpoint}/spool", **{name: str(value) for name, value in broker.items()}}
     messages = spark.readStream.format("amqp").options(queue=queue, **options).load()
-    if "date" in partition_by:
-        messages = messages.withColumn("date", F.to_date(F.coalesce("timestamp", "received_at")))
     _require_columns(messages, partition_by)
-    sink = _Sink(target, format, partition_by, on_batch)
+    folders = {name: "date" if name == "date" else f"by_{name}" for name in partition_by}
+    for name, folder in folders.items():
+        messages = messages.withColumn(folder, _date() if name == "date" else F.col(name))
+    sink = _Sink(target, format, tuple(folders.values()), on_batch)
+    sink.finish_compaction()
     writer = (
         messages.writeStream.foreachBatch(sink.write).option("checkpointLocation", checkpoint).queryName(f"archive of {queue}")
     )
     return (writer.trigger(availableNow=True) if available_now else writer.trigger(processingTime=interval)).start()
 
 
+def _date() -> Column:
+    return F.to_date(F.coalesce("timestamp", "received_at"))
+
+
 def _require_columns(messages: DataFrame, names: tuple[str, ...]) -> None:
-    unknown = [name for name in names if name not in messages.columns]
+    """Columns to partition by. A folder's name is no place for a value, for it does not tell empty from null or 007 from 7: so
+    it gets a copy, and the column stays in the files."""
+    known = ["date", *messages.columns]
+    unknown = [name for name in names if name not in known]
     if unknown:
         raise InvalidValueError(
-            f"expected columns of a message to partition by, got {unknown[0]!r}; there are {', '.join(messages.columns)}"
+            f"expected columns of a message to partition by, got {unknown[0]!r}; there are {', '.join(known)}"
         )
 
 
@@ -139,24 +155,36 @@ class _Sink:
         segments = batch.rdd.getNumPartitions()
         if segments:
             rows = batch.coalesce(-(-segments // SEGMENTS_PER_FILE)).observe(counted, F.count("*").alias("messages"))
-            self._write_rows(rows, batch_id)
+            self._write_rows(rows, _query_id(batch), batch_id)
         if self._on_batch is not None:
             self._on_batch(counted.get["messages"] if segments else 0)
 
-    def _write_rows(self, rows: DataFrame, batch_id: int) -> None:
-        if self._filesystem is None:  # a table format, with transactions of its own
-            rows.write.format(self._format).partitionBy(*self._partition_by).mode("append").save(self._target)
+    def finish_compaction(self) -> None:
+        """What one that was cut short left undone: until then some messages may not be seen."""
+        if self._filesystem is not None:
+            _finish(self._filesystem, self._path)
+
+    def _write_rows(self, rows: DataFrame, query_id: str, batch_id: int) -> None:
+        writer = rows.write.format(self._format).partitionBy(*self._partition_by)
+        if self._filesystem is None:  # a table format, with transactions of its own; Delta takes one of these once
+            writer.mode("append").options(txnAppId=query_id, txnVersion=batch_id).save(self._target)
             return
-        aside = f"{self._path}/{HIDDEN}/batch-{batch_id:09}"
-        rows.write.format(self._format).partitionBy(*self._partition_by).mode("overwrite").save(
-            _uri(self._target, aside, self._path)
-        )
+        batch_name = f"batch-{query_id.replace('-', '')[:12]}-{batch_id:09}"
+        aside = f"{self._path}/{HIDDEN}/{batch_name}"
+        writer.mode("overwrite").save(_uri(self._target, aside, self._path))
         for number, (folder, name) in enumerate(sorted(_data_files(self._filesystem, aside))):
             suffix = name.split(".", 1)[1]
             self._filesystem.create_dir(f"{self._path}/{folder}", recursive=True)
-            place = "/".join(part for part in (self._path, folder, f"batch-{batch_id:09}-{number:03}.{suffix}") if part)
+            place = "/".join(part for part in (self._path, folder, f"{batch_name}-{number:03}.{suffix}") if part)
             self._filesystem.move("/".join(part for part in (aside, folder, name) if part), place)
         self._filesystem.delete_dir(aside)
+
+
+def _query_id(batch: DataFrame) -> str:
+    """The same for all runs from one checkpoint, and for no other."""
+    found = batch.sparkSession.sparkContext.getLocalProperty("sql.streaming.queryId")
+    assert found is not None, "Spark sets it for each micro-batch"
+    return found
 
 
 def _uri(target: str, path: str, root: str) -> str:
@@ -166,7 +194,7 @@ def _uri(target: str, path: str, root: str) -> str:
 
 def _data_files(filesystem: fs.FileSystem, root: str) -> Iterator[tuple[str, str]]:
     """Folder (below the root) and name of each file of data."""
-    for info in filesystem.get_file_info(fs.FileSelector(root, recursive=True, allow_not_found=True)):
+    for info in filesystem.get_file_info(fs.FileSelector(root, recursive=True)):
         below = info.path[info.path.index(root) + len(root) + 1 :]
         if info.type == fs.FileType.File and not any(part.startswith(("_", ".")) for part in below.split("/")):
             folder, _, name = below.rpartition("/")
@@ -184,31 +212,47 @@ def compact(
     """Merge small files, folder by folder, and drop messages that are there twice. Files merged, messages dropped.
 
     The merged file is written aside. Then a note says which files it replaces; from there on a compaction that is cut short
-    is completed by the next one.
+    is completed by the next one, or by the next archive.
     """
+    target = located(spark, target)
     filesystem, path = filesystem_of(target)
-    _finish(filesystem, path)
-    by_folder: dict[str, list[str]] = {}
-    found = list(_data_files(filesystem, path))
-    newest = max((name[:BATCH_NAME] for _, name in found if name.startswith("batch-")), default=None)
-    for folder, name in found:
-        if name[:BATCH_NAME] == newest:
-            continue  # Spark may write this batch again, and must find its files to replace them
-        place = "/".join(part for part in (path, folder, name) if part)
-        if filesystem.get_file_info(place).size < small_bytes:
-            by_folder.setdefault(folder, []).append(place)
-    merged = dropped = 0
-    for folder, places in sorted(by_folder.items()):
-        if len(places) >= few_files:
-            merged += len(places)
-            dropped += _merge(spark, filesystem, target, path, folder, sorted(places), format)
+    filesystem.create_dir(f"{path}/{HIDDEN}", recursive=True)
+    lock = FolderLock(filesystem, f"{path}/{HIDDEN}")
+    if not lock.take(PATIENCE_S):
+        raise WriteError(f"{target} is being compacted by another process: expected one at a time")
+    try:
+        _finish(filesystem, path)
+        merged = dropped = 0
+        for folder, places in sorted(_small_files(filesystem, path, small_bytes).items()):
+            if len(places) >= few_files:
+                merged += len(places)
+                dropped += _merge(spark, filesystem, target, path, folder, sorted(places), format.lower())
+    finally:
+        lock.release()
     return merged, dropped
+
+
+def _small_files(filesystem: fs.FileSystem, path: str, small_bytes: int) -> dict[str, list[str]]:
+    """By folder, but without those of each query's last batch: Spark may write it again, and must find them to replace them."""
+    found = list(_data_files(filesystem, path))
+    newest: dict[str, str] = {}
+    for query, number in (batch.groups() for _, name in found if (batch := BATCH.match(name))):
+        newest[query] = max(number, newest.get(query, ""))
+    by_folder: dict[str, list[str]] = {}
+    for folder, name in found:
+        batch = BATCH.match(name)
+        place = "/".join(part for part in (path, folder, name) if part)
+        is_last = batch is not None and batch[2] == newest[batch[1]]
+        if not is_last and filesystem.get_file_info(place).size < small_bytes:
+            by_folder.setdefault(folder, []).append(place)
+    return by_folder
 
 
 def _merge(
     spark: SparkSession, filesystem: fs.FileSystem, target: str, path: str, folder: str, places: list[str], format_: str
 ) -> int:
-    rows = spark.read.format(format_).load([_uri(target, place, path) for place in places])
+    reader = spark.read.format(format_).option("mergeSchema", value=True)
+    rows = reader.load([_uri(target, place, path) for place in places])
     size = sum(filesystem.get_file_info(place).size for place in places)
     before = rows.count()
     kept = _without_duplicates(rows)
@@ -255,5 +299,7 @@ def _without_duplicates(rows: DataFrame) -> DataFrame:
         return rows
     suspects = rows.join(F.broadcast(again), ["source_queue", "message_id"], "left_semi")
     others = rows.join(F.broadcast(again), ["source_queue", "message_id"], "left_anti")
-    first = suspects.orderBy("redelivered", "received_at").dropDuplicates(["source_queue", "message_id"])
+    same = [name for name in rows.columns if name not in ("redelivered", "received_at")]  # an id may be that of an order
+    copies = Window.partitionBy(*same).orderBy("redelivered", "received_at")
+    first = suspects.withColumn("__holtmq_copy", F.row_number().over(copies)).where("__holtmq_copy = 1").drop("__holtmq_copy")
     return others.unionByName(first)

@@ -19,7 +19,7 @@ from pyspark.sql.types import ArrayType, IntegerType, LongType, StringType, Stru
 
 from holtmq.errors import InvalidValueError
 from holtmq.routing import Router
-from holtmq.spark.messages import DEFAULT_COLUMNS, Columns, Matters, Signature
+from holtmq.spark.messages import DEFAULT_COLUMNS, Columns, Matters, Signature, quoted
 from holtmq.spark.routes import UNROUTABLE, Order, Outcomes, PackedTopology, Unroutable
 from holtmq.topology import DEFAULT_VHOST, Topology
 
@@ -75,7 +75,6 @@ def route(
     order = make_order(
         topology, router, matters, signature, exchange, messages.columns, unroutable, settings=settings, bindings=bindings
     )
-    _require_free(messages, order.added)
     if plan != "arrow" and not messages.isStreaming:
         limit = JOIN_LIMIT if plan == "auto" else None
         routes = _routes(messages, signature, order, router, limit)
@@ -102,7 +101,7 @@ def make_order(
     _require_one_of("unroutable", unroutable, UNROUTABLE)
     if exchange is not None:
         router.require_publishable(exchange)
-    return Order(
+    order = Order(
         topology=PackedTopology.of(topology, router.vhost),
         routing_key=signature.routing_key.name,
         exchange_column=signature.exchange.name if signature.exchange else None,
@@ -114,6 +113,8 @@ def make_order(
         settings=settings,
         bindings=bindings,
     )
+    _require_free(carried, order.added)
+    return order
 
 
 def _routes(messages: DataFrame, signature: Signature, order: Order, router: Router, limit: int | None) -> DataFrame | None:
@@ -122,18 +123,18 @@ def _routes(messages: DataFrame, signature: Signature, order: Order, router: Rou
     if limit is not None and _estimated_distinct(messages.select(hashed)) > limit:
         return None
     distinct = messages.select(*(part.column.alias(part.name) for part in signature.parts)).distinct()
-    distinct = distinct.withColumn(HASH, _hash(distinct[name] for name in distinct.columns))
+    distinct = distinct.withColumn(HASH, _hash(distinct[quoted(name)] for name in distinct.columns))
     signatures = (distinct.limit(limit + 1) if limit is not None else distinct).toArrow()
     if len(signatures) == 0 or (limit is not None and len(signatures) > limit):
         return None
     if len(signatures[HASH].unique()) < len(signatures):
         return None  # two have the same one, and could not be told apart; all that are looked up later are among these
-    order = replace(order, carried=(HASH,))
+    order = replace(order, carried=(HASH,), unroutable="keep")  # which to leave out is seen when they are looked up
     if len(signatures) > ROUTED_HERE:
         routes = _routed(messages.sparkSession.createDataFrame(signatures, distinct.schema), order).toArrow()
     else:
         outcomes = Outcomes(order, router)
-        routes = pa.Table.from_batches([order.route(outcomes, batch) for batch in signatures.to_batches()])
+        routes = pa.Table.from_batches(rows for batch in signatures.to_batches() for rows in order.route(outcomes, batch))
     if limit is not None and len(routes) > limit:
         return None
     return messages.sparkSession.createDataFrame(routes, _schema(distinct, order))
@@ -161,12 +162,13 @@ def _estimated_distinct(hashes: DataFrame) -> float:
 def _join(messages: DataFrame, routes: DataFrame, signature: Signature, order: Order) -> DataFrame:
     """Send the routes to every executor, and look them up for each message."""
     same = _hash(part.column for part in signature.parts) == routes[HASH]
-    how = "left" if order.unroutable == "keep" else "inner"
-    joined = messages.join(F.broadcast(routes.withColumn("__holtmq_found", F.lit(True))), same, how)
-    if how == "left":
-        reason = F.coalesce(F.col("reason"), F.when(F.col("__holtmq_found").isNull(), F.lit(CHANGED)))
-        joined = joined.withColumn("reason", reason)
-    return joined.select(*messages.columns, *order.added)
+    joined = messages.join(F.broadcast(routes), same, "left")
+    joined = joined.withColumn("reason", F.coalesce(F.col("reason"), F.when(F.col(HASH).isNull(), F.lit(CHANGED))))
+    if order.unroutable == "drop":
+        joined = joined.where("queue is not null or reason is not null")
+    elif order.unroutable == "only":
+        joined = joined.where("queue is null")
+    return joined.select(*map(quoted, messages.columns), *order.added)
 
 
 def _routed(messages: DataFrame, order: Order) -> DataFrame:
@@ -184,7 +186,8 @@ def _require_one_of(name: str, value: str, expected: tuple[str, ...]) -> None:
         raise InvalidValueError(f"{name} must be one of {', '.join(expected)}, got {value!r}")
 
 
-def _require_free(messages: DataFrame, added: list[str]) -> None:
-    taken = sorted({*added} & {*messages.columns})
+def _require_free(columns: Collection[str], added: list[str]) -> None:
+    """Spark takes names that differ in case only for the same."""
+    taken = sorted(name for name in columns if name.lower() in added)
     if taken:
         raise InvalidValueError(f"the messages have a column {taken[0]!r}, which is to be added: rename or drop it first")

@@ -95,6 +95,11 @@ class Signature:
         return [part for part in (self.exchange, self.routing_key, self.headers) if part is not None]
 
 
+def quoted(name: str) -> str:
+    """A column's name for Spark, which would take a dot in it for the way to a field."""
+    return f"`{name.replace('`', '``')}`"
+
+
 def _text_part(messages: DataFrame, name: str, what: str) -> Part:
     column = _require(messages, name, what)
     if isinstance(messages.schema[name].dataType, StringType):
@@ -107,13 +112,13 @@ def _headers_part(messages: DataFrame, name: str, decisive: Collection[str]) -> 
         return None
     type_ = messages.schema[name].dataType
     if isinstance(type_, StringType) and decisive:
-        return Part(messages[name], name, is_added=False)
-    return Part(_headers(messages[name], type_, sorted({*decisive, *MORE_KEYS})), "__holtmq_headers", is_added=True)
+        return Part(messages[quoted(name)], name, is_added=False)
+    return Part(_headers(messages[quoted(name)], type_, sorted({*decisive, *MORE_KEYS})), "__holtmq_headers", is_added=True)
 
 
 def _require(messages: DataFrame, name: str, what: str) -> Column:
     if name in messages.columns:
-        return messages[name]
+        return messages[quoted(name)]
     hint = " (or pass exchange=, if all messages go to one)" if what == "exchange" else ""
     raise InvalidValueError(f"expected a column {name!r} with the {what}{hint}, got the columns {', '.join(messages.columns)}")
 

@@ -9,30 +9,41 @@ those of the successful attempts in place. So a task that is retried, or run twi
 from __future__ import annotations
 
 import json
+import re
 import uuid
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from itertools import chain
 from pathlib import Path
 from typing import Any, NamedTuple
+from urllib.parse import unquote
 
 import pyarrow as pa
 import pyarrow.dataset as ds
 import pyarrow.fs as fs
 import pyarrow.parquet as pq
+from pyspark.core.broadcast import Broadcast
 from pyspark.sql import SparkSession
 
 from holtmq.errors import HoltmqError, InvalidValueError
+from holtmq.routing import Router
 from holtmq.spark.routes import Order, Outcomes
 
 SPLIT_BYTES = 64 * 1024 * 1024
 """About so much of a file is one task's work."""
 BATCH_ROWS = 65_536
+BATCH_BYTES = 64 * 1024 * 1024
+"""A task holds so many rows, or about so many bytes, whichever is less."""
 ROW_GROUP_ROWS = 1_048_576
 FILE_ROWS = 10_000_000
 OPEN_FILES = 256
 ASIDE = "_holtmq-"
 """Where files lie until they are committed; readers pass over names that start so."""
 RESULT = "split int, files string, messages long, deliveries long, unroutable long, malformed long"
+
+
+SCHEME = re.compile("[A-Za-z][A-Za-z0-9+.-]+:")
+"""How a URI starts; one letter is a drive."""
 
 
 class WriteError(HoltmqError):
@@ -64,6 +75,7 @@ class Source:
     filesystem: fs.FileSystem
     schema: pa.Schema
     splits: tuple[Split, ...]
+    """All of them; tasks get them by a broadcast, once for each process."""
     encoded: tuple[str, ...]
     """Text columns that are dictionaries on disk, and stay so."""
 
@@ -112,14 +124,21 @@ def _stays(column: pq.ColumnChunkMetaData) -> bool:
     return "PLAIN" not in column.encodings or column.total_uncompressed_size < column.num_values * 8
 
 
+def located(spark: SparkSession, path: str) -> str:
+    """A path without a scheme is on the file system that Spark takes it for, which need not be this machine's."""
+    settings = spark.sparkContext._jsc.hadoopConfiguration()
+    if SCHEME.match(path) or str(settings.get("fs.defaultFS", "file:///")).startswith("file:"):
+        return path
+    place = spark.sparkContext._jvm.org.apache.hadoop.fs.Path(path)  # type: ignore[union-attr]
+    return str(place.getFileSystem(settings).makeQualified(place))
+
+
 def filesystem_of(uri: str) -> tuple[fs.FileSystem, str]:
     """The file system and path that a URI, or a path of this machine, names."""
+    if not SCHEME.match(uri) or re.match("file:/?[^/]", uri):
+        return fs.LocalFileSystem(), str(Path(uri.removeprefix("file:")).absolute())
     try:
-        return (
-            fs.FileSystem.from_uri(uri)
-            if "://" in uri
-            else (fs.LocalFileSystem(), str(Path(uri.removeprefix("file:")).absolute()))
-        )
+        return fs.FileSystem.from_uri(uri.replace("s3a://", "s3://", 1))  # type: ignore[no-any-return]
     except (pa.ArrowInvalid, OSError) as error:
         raise InvalidValueError(
             f"expected a path, or a URI of a file system that Arrow can open, got {uri!r}: {error}"
@@ -131,6 +150,8 @@ class Work:
     """What a task needs to know: all that is the same for each. Runs on the executors."""
 
     source: Source
+    """Without its splits."""
+    splits: Broadcast[tuple[Split, ...]]
     order: Order
     filesystem: fs.FileSystem
     aside: str
@@ -143,13 +164,13 @@ class Work:
         for batch in batches:
             for number in batch.column(0).to_pylist():
                 counter = _Counter()
-                deliveries = (counter.count(self.order.route(outcomes, rows)) for rows in counter.read(self._read(number)))
+                messages = counter.read(self._read(self.splits.value[number]))
+                deliveries = (counter.count(routed) for rows in messages for routed in self.order.route(outcomes, rows))
                 files = self._write(number, deliveries)
                 values = [number, json.dumps(files), *counter.values()]
                 yield pa.RecordBatch.from_pylist([dict(zip(_names(RESULT), values, strict=True))], _schema(RESULT))
 
-    def _read(self, number: int) -> Iterator[pa.RecordBatch]:
-        split = self.source.splits[number]
+    def _read(self, split: Split) -> Iterator[pa.RecordBatch]:
         with pq.ParquetFile(
             split.path,
             filesystem=self.source.filesystem,
@@ -157,7 +178,7 @@ class Work:
             memory_map=True,
             coerce_int96_timestamp_unit="us",  # which is how Spark writes timestamps, unless it is told otherwise
         ) as file:
-            for batch in file.iter_batches(BATCH_ROWS, row_groups=list(split.row_groups)):
+            for batch in file.iter_batches(_batch_rows(file.metadata, split), row_groups=list(split.row_groups)):
                 yield _fit(batch, self.source, dict(split.folder_values))
 
     def _write(self, number: int, deliveries: Iterator[pa.RecordBatch]) -> list[str]:
@@ -170,7 +191,7 @@ class Work:
             compression=self.compression, use_dictionary=[*self.source.encoded, *self.order.added], store_schema=False
         )
         ds.write_dataset(
-            ds.Scanner.from_batches(_chain(first, deliveries), schema=first.schema, use_threads=False),
+            ds.Scanner.from_batches(chain((first,), deliveries), schema=first.schema, use_threads=False),
             self.aside,
             filesystem=self.filesystem,
             format="parquet",
@@ -185,6 +206,24 @@ class Work:
             use_threads=False,
         )
         return files
+
+    def write_nothing(self) -> str:
+        """A file without rows, which says what columns there would be."""
+        added = zip(self.order.added, Outcomes(self.order, Router()).columns(), strict=True)
+        fields = [*self.source.schema, *(pa.field(name, column.type) for name, column in added)]
+        if self.by_queue:
+            fields = [field for field in fields if field.name != "queue"]
+        folder = f"{self.aside}/queue=__HIVE_DEFAULT_PARTITION__" if self.by_queue else self.aside
+        self.filesystem.create_dir(folder, recursive=True)
+        name = f"{folder}/part-00000-{uuid.uuid4()}.{self.compression}.parquet"
+        pq.write_table(pa.schema(fields).empty_table(), name, filesystem=self.filesystem, compression=self.compression)
+        return name
+
+
+def _batch_rows(metadata: pq.FileMetaData, split: Split) -> int:
+    groups = [metadata.row_group(number) for number in split.row_groups]
+    row_bytes = sum(group.total_byte_size for group in groups) / max(1, sum(group.num_rows for group in groups))
+    return max(1, min(BATCH_ROWS, int(BATCH_BYTES / max(1.0, row_bytes))))
 
 
 class _Counter:
@@ -208,11 +247,6 @@ class _Counter:
 
     def values(self) -> tuple[int, int, int, int]:
         return self.messages, self.deliveries, self.unroutable, self.malformed
-
-
-def _chain(first: pa.RecordBatch, rest: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-    yield first
-    yield from rest
 
 
 def _names(ddl: str) -> list[str]:
@@ -248,15 +282,23 @@ def route_files(spark: SparkSession, source: Source, target: str, order: Order, 
     """Run the job, and put what it wrote in place."""
     filesystem, path = filesystem_of(target)
     before = _require_writable(filesystem, path, target, mode)
+    if mode == "overwrite" and any(split.path in before for split in source.splits):
+        raise WriteError(f"{target} holds the messages that are to be read: expected another folder to overwrite")
     aside = f"{path}/{ASIDE}{uuid.uuid4()}"
     compression = str(spark.conf.get("spark.sql.parquet.compression.codec", "snappy"))
-    work = Work(source, order, filesystem, aside, "NONE" if compression == "uncompressed" else compression, by_queue)
+    compression = "NONE" if compression == "uncompressed" else compression
+    splits = spark.sparkContext.broadcast(source.splits)
+    work = Work(replace(source, splits=()), splits, order, filesystem, aside, compression, by_queue)
+    success = f"{path}/_SUCCESS"
     filesystem.create_dir(aside, recursive=True)
     try:
         numbers = spark.range(0, len(source.splits), 1, len(source.splits))
         done = numbers.mapInArrow(work.run, RESULT).collect()
-        for name in (name for row in done for name in json.loads(row["files"])):
-            place = path + name[name.index(aside) + len(aside) :]
+        files = [name for row in done for name in json.loads(row["files"])] or [work.write_nothing()]
+        if filesystem.get_file_info(success).type != fs.FileType.NotFound:
+            filesystem.delete_file(success)
+        for name in files:
+            place = path + _as_spark_names(name[name.index(aside) + len(aside) :])
             filesystem.create_dir(place.rsplit("/", 1)[0], recursive=True)
             filesystem.move(name, place)
         if mode == "overwrite":
@@ -264,17 +306,28 @@ def route_files(spark: SparkSession, source: Source, target: str, order: Order, 
                 filesystem.delete_file(name)
     finally:
         filesystem.delete_dir(aside)
-    with filesystem.open_output_stream(f"{path}/_SUCCESS"):
+        splits.destroy()
+    with filesystem.open_output_stream(success):
         pass
     return Counts(*(sum(row[name] for row in done) for name in _names(RESULT)[2:]))
 
 
-def _require_writable(filesystem: fs.FileSystem, path: str, target: str, mode: str) -> list[str]:
+def _as_spark_names(path: str) -> str:
+    """Folders as Spark names them: Arrow escapes bytes, of which Spark would make a character each."""
+    *folders, name = path.split("/")
+    return "/".join([*("".join(_ESCAPES.get(c, c) for c in unquote(f).replace("=", "\0", 1)) for f in folders), name])
+
+
+# What Spark escapes in the name of a folder; the first equals sign is its own.
+_ESCAPES = {chr(code): f"%{code:02X}" for code in (*range(1, 0x20), 0x7F, *b"\"#%'*/:=?\\{[]^")} | {"\0": "="}
+
+
+def _require_writable(filesystem: fs.FileSystem, path: str, target: str, mode: str) -> set[str]:
     """The files that are there already, which `mode` must allow."""
     if filesystem.get_file_info(path).type == fs.FileType.NotFound:
-        return []
+        return set()
     found = filesystem.get_file_info(fs.FileSelector(path, recursive=True))
     files = [info.path for info in found if info.type == fs.FileType.File]
     if files and mode == "error":
         raise WriteError(f"{target} is not empty: expected a new folder, or mode append or overwrite")
-    return [name for name in files if not name.endswith("/_SUCCESS")]
+    return {name for name in files if not name.endswith("/_SUCCESS")}

@@ -100,17 +100,24 @@ class Order:
         """The deliveries of a partition: what Spark calls on the executors."""
         outcomes = Outcomes.kept_for(self)
         for batch in batches:
-            yield self.route(outcomes, batch)
+            yield from self.route(outcomes, batch)
 
-    def route(self, outcomes: Outcomes, batch: pa.RecordBatch) -> pa.RecordBatch:
-        """The deliveries of a batch of messages: the columns that are carried, then those that say where to."""
+    def route(self, outcomes: Outcomes, batch: pa.RecordBatch) -> Iterator[pa.RecordBatch]:
+        """The deliveries of a batch of messages: the columns that are carried, then those that say where to.
+
+        However many queues each reaches, no batch that comes out has more rows than the one that went in.
+        """
+        if not batch.num_rows:
+            return
         signatures, of_row = self._signatures(outcomes, batch)
         rows, at = outcomes.spread(signatures, of_row)
         carried = batch.select(list(self.carried))
-        if rows is not None:
-            carried = carried.take(pa.array(rows))
-        columns = [*carried.columns, *(column.take(pa.array(at)) for column in outcomes.columns())]
-        return pa.RecordBatch.from_arrays(columns, names=[*self.carried, *self.added])
+        names = [*self.carried, *self.added]
+        for start in range(0, max(1, len(at)), batch.num_rows):
+            piece = slice(start, start + batch.num_rows)
+            taken = carried if rows is None else carried.take(pa.array(rows[piece]))
+            columns = [*taken.columns, *(column.take(pa.array(at[piece])) for column in outcomes.columns())]
+            yield pa.RecordBatch.from_arrays(columns, names=names)
 
     @property
     def added(self) -> list[str]:
@@ -173,7 +180,7 @@ def _is_plain(text: str) -> bool:
     """Whether headers can be read and add no keys."""
     try:
         fields = json.loads(text)
-    except ValueError:
+    except (ValueError, RecursionError):
         return False
     return isinstance(fields, dict) and "CC" not in fields and "BCC" not in fields
 
@@ -317,14 +324,17 @@ def read_headers(text: str) -> dict[str, FieldValue]:
     """The headers that a JSON text stands for, in the notation of `table_json`."""
     try:
         fields = json.loads(text)
-    except ValueError as error:
+    except (ValueError, RecursionError) as error:
         raise InvalidValueError(f"headers: expected a JSON object, got {_shortened(text)} ({error})") from error
     if fields is None:
         return {}
     if not isinstance(fields, dict):
         raise InvalidValueError(f"headers: expected a JSON object, got {describe(fields)}")
     if "{" in text[1:]:  # only then can there be a value in the notation of a type that JSON lacks
-        return {name: from_json(value, f"headers.{name}") for name, value in fields.items()}
+        try:
+            return {name: from_json(value, f"headers.{name}") for name, value in fields.items()}
+        except RecursionError as error:
+            raise InvalidValueError(f"headers: nested too deep, {_shortened(text)}") from error
     return fields
 
 

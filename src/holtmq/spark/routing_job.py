@@ -6,6 +6,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from typing import Any
 
+import pyarrow as pa
 from pyspark.sql import DataFrame, Observation, SparkSession
 from pyspark.sql import functions as F
 from pyspark.sql.pandas.types import to_arrow_schema
@@ -27,7 +28,7 @@ from holtmq.errors import InvalidValueError
 from holtmq.routing import Router
 from holtmq.spark.deliveries import make_order, route
 from holtmq.spark.messages import DEFAULT_COLUMNS, Columns, Matters, Signature
-from holtmq.spark.parquet import Counts, Source, route_files
+from holtmq.spark.parquet import Counts, Source, filesystem_of, located, route_files
 from holtmq.spark.routes import Unroutable
 from holtmq.topology import DEFAULT_VHOST, Topology
 
@@ -71,6 +72,10 @@ def route_job(
     """
     if mode not in MODES:
         raise InvalidValueError(f"mode must be one of {', '.join(MODES)}, got {mode!r}")
+    if format != "table":
+        source = located(spark, source)
+    if target_format != "table":
+        target = located(spark, target)
     messages = _read(spark, source, format, options or {})
     asked = {"vhost": vhost, "exchange": exchange, "columns": columns, "unroutable": unroutable}
     if format == target_format == "parquet" and not options and mode != "ignore" and tuple(partition_by) in ((), ("queue",)):
@@ -80,7 +85,7 @@ def route_job(
         order = make_order(
             topology, router, matters, signature, exchange, messages.columns, unroutable, settings=settings, bindings=bindings
         )
-        files = _files(spark, source, messages, signature, columns)
+        files = _files(spark, source, target, messages, signature, columns)
         if files is not None:
             has_headers = columns.headers in messages.columns
             order = replace(order, carried=tuple(files.schema.names), headers=columns.headers if has_headers else None)
@@ -96,17 +101,20 @@ def _read(spark: SparkSession, source: str, format_: str, options: Mapping[str, 
     return spark.read.format(format_).options(**options).load(source)
 
 
-def _files(spark: SparkSession, source: str, messages: DataFrame, signature: Signature, columns: Columns) -> Source | None:
-    """The files, if tasks can read them: the signature is text, all types are Arrow's too, and so is the file system."""
+def _files(
+    spark: SparkSession, source: str, target: str, messages: DataFrame, signature: Signature, columns: Columns
+) -> Source | None:
+    """The files, if tasks can read them: the signature is text, all types are Arrow's too, and so are the file systems."""
     parts = [part for part in (signature.routing_key, signature.exchange) if part is not None]
     has_text_headers = columns.headers not in messages.columns or isinstance(_type(messages, columns.headers), StringType)
     if not has_text_headers or any(part.is_added for part in parts) or not _is_plain(messages.schema):
         return None
     try:
+        filesystem_of(target)
         return Source.at(
             source, to_arrow_schema(messages.schema, timezone="UTC"), least=2 * spark.sparkContext.defaultParallelism
         )
-    except (InvalidValueError, OSError):
+    except (InvalidValueError, OSError, pa.ArrowException):
         return None
 
 

@@ -16,6 +16,7 @@ MOST_PREFETCH = 65_535
 SHARE = 50_000
 """The most messages that one task drains: none is acknowledged until it is done, so prefetch must allow them all."""
 BATCH_ROWS = 5_000
+BATCH_BYTES = 64 * 1024 * 1024
 IDLE_S = 0.2
 
 
@@ -76,7 +77,10 @@ class QueueReader(DataSourceReader):
             yield deliveries
 
     def _wait_for(self, connection: Connection, wanted: int) -> None:
-        while len(connection.deliveries) < wanted:
+        size = counted = 0
+        while len(connection.deliveries) < wanted and size < BATCH_BYTES:
+            size += sum(len(delivery.body) for delivery in connection.deliveries[counted:])
+            counted = len(connection.deliveries)
             if not connection.receive(IDLE_S) and (connection.deliveries or not ready_messages(connection, self._queue)):
                 return
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import base64
 import json
 from collections.abc import Iterator, Mapping
 from datetime import UTC, datetime
@@ -13,6 +14,8 @@ from pyspark.sql.types import (
     BooleanType,
     DataType,
     IntegerType,
+    MapType,
+    NullType,
     StringType,
     StructField,
     StructType,
@@ -21,7 +24,7 @@ from pyspark.sql.types import (
 
 from holtmq.client.connection import Delivery
 from holtmq.client.publisher import Outgoing
-from holtmq.errors import HoltmqError, InvalidValueError
+from holtmq.errors import FrameError, HoltmqError, InvalidValueError
 from holtmq.spark.routes import read_headers
 from holtmq.table_json import table_to_json
 from holtmq.wire.content import NAMES, PERSISTENT, encode_properties, present_properties
@@ -33,6 +36,7 @@ JOURNEY = ("source_queue", "redelivered", "received_at")
 """Columns of the source that a sink has no use for."""
 REPLAY_HEADER = "x-holtmq-replay"
 PROPERTIES_KEPT = 10_000
+UNREADABLE = "$bytes"
 
 
 def _type(name: str) -> DataType:
@@ -101,8 +105,8 @@ class Rows:
                 values[place] = raw[at + 1 : end].decode("utf-8", "replace")
                 at = end
             elif name == "headers":
-                table, at = decode_table(raw, at)
-                values[place] = json.dumps(table_to_json(table), ensure_ascii=False)
+                values[place] = _headers_text(raw, at)
+                at += 4 + int.from_bytes(raw[at : at + 4], "big")
             elif name == "timestamp":
                 seconds = int.from_bytes(raw[at : at + 8], "big")
                 # beyond the year 9999, which no timestamp of Spark's can say, it is left out
@@ -116,6 +120,16 @@ class Rows:
             self._known.clear()
         self._known[raw] = read
         return read
+
+
+def _headers_text(raw: bytes, at: int) -> str:
+    """JSON of a table. Of one that can't be read, such as a name that is no UTF-8, its bytes: others pass it on as well."""
+    try:
+        table, _ = decode_table(raw, at)
+    except FrameError:
+        end = at + 4 + int.from_bytes(raw[at : at + 4], "big")
+        return json.dumps([UNREADABLE, base64.b64encode(raw[at:end]).decode()])
+    return json.dumps(table_to_json(table), ensure_ascii=False)
 
 
 def _text(value: str) -> str:
@@ -145,8 +159,9 @@ class Messages:
             raise InvalidValueError(
                 f"no property of a message is called {unknown[0]!r}: drop the column, or name it as one of {', '.join(NAMES)}"
             )
+        for field in schema:
+            _require_type(field)
         self._properties = [name for name in NAMES if name in names]
-        self._texts = {field.name for field in schema if isinstance(field.dataType, StringType)}
 
     def of(self, batch: pa.RecordBatch) -> Iterator[Outgoing]:
         columns = {name: batch.column(name).to_pylist() for name in batch.schema.names if name not in JOURNEY}
@@ -164,19 +179,33 @@ class Messages:
             raise InvalidValueError(f"expected a {missing} in each row, got null")
         if properties.get("headers") is not None:
             properties["headers"] = _headers(properties["headers"])
-        if self._mark is not None:
+        if self._mark is not None and not isinstance(properties.get("headers"), bytes):
             properties["headers"] = {**(properties.get("headers") or {}), REPLAY_HEADER: self._mark}
+        if isinstance(time := properties.get("timestamp"), datetime) and time.tzinfo is None:
+            properties["timestamp"] = time.replace(tzinfo=UTC)  # a timestamp without a zone must not get that of an executor
         if self._persistent and properties.get("delivery_mode") is None:
             properties["delivery_mode"] = PERSISTENT
         try:
             raw = encode_properties(properties)
-        except (HoltmqError, ValueError, TypeError, AttributeError) as error:
+        except (HoltmqError, ValueError, TypeError, AttributeError, OverflowError) as error:
             raise InvalidValueError(f"a message with key {key!r} has a property that can't be sent: {error}") from error
         return Outgoing(exchange, key, raw, body.encode() if isinstance(body, str) else body)
 
 
-def _headers(value: object) -> Mapping[str, Any]:
+def _require_type(field: StructField) -> None:
+    """What is a text in AMQP must be one in Spark: the number 7 may have been the key 007."""
+    is_text = isinstance(field.dataType, StringType | NullType)
+    if field.name in (*_TEXTS, "exchange", "routing_key") and not is_text:
+        raise InvalidValueError(f"expected text in the column {field.name!r}, got {field.dataType.simpleString()}")
+    if field.name == "headers" and not (is_text or isinstance(field.dataType, MapType | StructType)):
+        expected = "JSON text, a map or a struct"
+        raise InvalidValueError(f"expected headers as {expected}, got {field.dataType.simpleString()}: to_json may help")
+
+
+def _headers(value: object) -> Mapping[str, Any] | bytes:
     match value:
+        case str() if value.startswith(f'["{UNREADABLE}"'):
+            return base64.b64decode(json.loads(value)[1])
         case str():
             return read_headers(value)
         case list():  # Arrow's form of a map

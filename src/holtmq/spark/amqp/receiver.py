@@ -12,7 +12,6 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 from holtmq.client.connection import CHANNEL, Connection, ConnectionLostError
-from holtmq.errors import HoltmqError
 from holtmq.spark.amqp.columns import Rows
 from holtmq.spark.amqp.spool import Spool
 from holtmq.wire import methods as wire
@@ -45,7 +44,6 @@ class Receiver(threading.Thread):
         *,
         prefetch: int,
         segment_rows: int,
-        acks_at_once: bool,
         order: Callable[[], int],
         publish: Callable[[Segment], None],
     ) -> None:
@@ -55,7 +53,6 @@ class Receiver(threading.Thread):
         self._spool = spool
         self._prefetch = prefetch
         self._segment_rows = segment_rows
-        self._acks_at_once = acks_at_once
         self._order = order
         self._publish = publish
         self._rows = Rows(queue)
@@ -87,7 +84,7 @@ class Receiver(threading.Thread):
                     return
                 self._stopping.wait(pause_s)
                 pause_s = min(LONGEST_PAUSE_S, pause_s * 2)
-            except (HoltmqError, OSError) as error:
+            except Exception as error:  # noqa: BLE001  # whatever it is, the query must hear of it
                 self.error = error
                 return
 
@@ -118,9 +115,6 @@ class Receiver(threading.Thread):
             piece = deliveries[start : start + self._segment_rows]
             name = self._spool.write(self._rows.of(piece), self._order())
             segment = Segment(name, len(piece), self, self._connection_number, piece[-1].tag)
-            if self._acks_at_once:
-                self._may_ack.append(segment)
-                self._acknowledge(connection)
             self._publish(segment)
 
     def _acknowledge(self, connection: Connection) -> None:

@@ -8,6 +8,7 @@ from pyspark.sql import SparkSession
 from pyspark.sql.datasource import DataSource
 from pyspark.sql.types import StructType
 
+from holtmq.errors import InvalidValueError
 from holtmq.spark.amqp.batch import QueueReader
 from holtmq.spark.amqp.columns import SCHEMA
 from holtmq.spark.amqp.stream import QueueStreamReader
@@ -29,6 +30,8 @@ class AmqpSource(DataSource):
         return QueueStreamReader(dict(self.options))
 
     def writer(self, schema: StructType, overwrite: bool) -> Any:  # noqa: FBT001
+        if overwrite:
+            raise InvalidValueError("what was published can't be overwritten: expected mode append, got overwrite")
         return BatchWriter(dict(self.options), schema)
 
     def streamWriter(self, schema: StructType, overwrite: bool) -> Any:  # noqa: FBT001, N802

@@ -1,7 +1,8 @@
 """The spool: what was received and is not committed, as numbered Arrow files that driver and executors both see.
 
 A queue can't be read again from an offset, a file can. A segment is first written under a name of its own; it gets its
-number when a micro-batch takes it, and goes when that batch is committed.
+number when a micro-batch takes it, and goes when that batch is committed. On this machine's disk a spool has one user at a
+time, by a lock that a process which is killed lets go of; other file systems leave that to whoever names the spool.
 """
 
 from __future__ import annotations
@@ -15,10 +16,16 @@ import pyarrow as pa
 import pyarrow.fs as fs
 
 from holtmq.errors import HoltmqError
+from holtmq.spark.locks import FolderLock
 from holtmq.spark.parquet import filesystem_of
 
 NUMBERED = re.compile(r"segment-(\d{12})\.arrow$")
-FRESH = re.compile(r"fresh-[^/]*\.arrow$")
+FRESH = re.compile(r"fresh-[^/]*\.arrow(\.part)?$")
+TAKEN = re.compile(r"taken-[^/]*\.arrow$")
+PART = "stream-"
+"""The folder of one user in a spool that several share."""
+PATIENCE_S = 30.0
+"""So long a stream that was killed may take to let go of its spool."""
 
 
 class SpoolError(HoltmqError):
@@ -27,18 +34,31 @@ class SpoolError(HoltmqError):
 
 class Spool:
     def __init__(self, uri: str) -> None:
-        self.uri = uri
         self._filesystem, self._path = filesystem_of(uri)
+        self.uri = uri if "://" in uri else self._path  # executors may have another working directory
+        self._lock = FolderLock(self._filesystem, self._path)
 
-    def prepare(self) -> None:
+    def hold(self) -> None:
+        """Make it, and be its only user from now on."""
         self._filesystem.create_dir(self._path, recursive=True)
+        if not self._lock.take(PATIENCE_S):
+            raise SpoolError(f"the spool {self.uri} is in use: expected one that this stream has to itself")
 
-    def clear(self) -> None:
-        for name in self._names():
-            self._filesystem.delete_file(name)
+    def release(self) -> None:
+        self._lock.release()
+
+    def part(self) -> Spool:
+        """A spool of its own below this one, for a stream that needs it no longer than it runs. Those of the dead go."""
+        for info in self._filesystem.get_file_info(fs.FileSelector(self._path, allow_not_found=True)):
+            if info.type == fs.FileType.Directory and info.base_name.startswith(PART):
+                left = Spool(f"{self.uri}/{info.base_name}")
+                if left._lock.take_if_left():
+                    left.remove()
+        return Spool(f"{self.uri}/{PART}{uuid.uuid4()}")
 
     def remove(self) -> None:
         self._filesystem.delete_dir(self._path)
+        self.release()
 
     def write(self, batch: pa.RecordBatch, order: int) -> str:
         """A new segment, on disk when this returns; its name. `order` keeps segments of one receiver apart, oldest first."""
@@ -61,6 +81,8 @@ class Spool:
                 os.close(descriptor)
 
     def number(self, name: str, number: int) -> None:
+        if self.has(number):
+            raise SpoolError(f"segment {number} is in {self.uri} already: expected a spool that this stream has to itself")
         self._filesystem.move(name, self._place(number))
 
     def has(self, number: int) -> bool:
@@ -82,16 +104,20 @@ class Spool:
             if found and int(found.group(1)) <= number:
                 self._filesystem.delete_file(name)
 
-    def take_back(self, last: int) -> None:
-        """Make segments fresh again that got a number beyond the last one that a batch has: a crash came between the two."""
+    def take_back(self, last: int) -> list[tuple[str, int]]:
+        """Segments with a number beyond the last one that a batch has, for a crash came between the two: without a number
+        again, oldest first, with how many rows each has."""
         for name in self._names():
             found = NUMBERED.search(name)
             if found and int(found.group(1)) > last:
-                self._filesystem.move(name, f"{self._path}/fresh-{0:012}-{found.group(1)}.arrow")
+                self._filesystem.move(name, f"{self._path}/taken-{found.group(1)}.arrow")
+        return [(name, self._rows(name)) for name in sorted(self._names()) if TAKEN.search(name)]
 
-    def fresh(self) -> list[tuple[str, int]]:
-        """Segments that no batch has taken, oldest first, with their numbers of rows."""
-        return [(name, self._rows(name)) for name in sorted(self._names()) if FRESH.search(name)]
+    def remove_fresh(self) -> None:
+        """Segments that never got a number go: their messages were not acknowledged, and come again."""
+        for name in self._names():
+            if FRESH.search(name):
+                self._filesystem.delete_file(name)
 
     def _rows(self, name: str) -> int:
         with self._filesystem.open_input_file(name) as stream, pa.ipc.open_file(stream) as reader:

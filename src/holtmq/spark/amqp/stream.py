@@ -4,8 +4,9 @@ What each option promises (docs/pipeline.md, shown by tests/spark/test_stream_gu
 
 - `ack=commit`: a message is acknowledged when its micro-batch is committed. After a crash the broker delivers again what
   was not; the spool is thrown away. At least once.
-- `ack=spool`: a message is acknowledged when it is on disk in the spool, which must outlive the process. After a crash the
-  same segments make up the same batches: exactly once for a sink that takes a batch once, such as files.
+- `ack=spool`: a message is acknowledged when a micro-batch takes it and it is on disk in the spool, which must outlive the
+  process. After a crash the same segments make up the same batches: exactly once for a sink that takes a batch once, such as
+  files.
 
 Spark commits a batch to a source only when it plans the next one. So after the last message there is one more offset, with
 no messages behind it, for the sake of that commit. All but `read` runs on the driver, in one long-lived process.
@@ -86,8 +87,7 @@ class QueueStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             taken = state.take(most)
             if taken:
                 for number, segment in enumerate(taken, start["segment"] + 1):
-                    state.spool.number(segment.name, number)
-                    state.numbered[number] = segment
+                    state.number(segment, number)
                 return {"segment": start["segment"] + len(taken), "tick": start["tick"]}
             if state.numbered:  # Spark has planned them, and will commit them if there is something new
                 return {"segment": start["segment"], "tick": start["tick"] + 1}
@@ -96,13 +96,14 @@ class QueueStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             time.sleep(PAUSE_S)
 
     def partitions(self, start: dict[str, Any], end: dict[str, Any]) -> list[InputPartition]:
-        spool = self._state().spool
+        state = self._state()
         numbers = range(start["segment"] + 1, end["segment"] + 1)
-        there = [number for number in numbers if spool.has(number)]
-        if self._keeps_spool and len(there) < len(numbers):
-            missing = sorted({*numbers} - {*there})
-            raise SpoolError(f"segments {missing} of the spool {spool.uri} are gone, and were acknowledged")
-        return [SegmentPartition(spool.uri, number) for number in there]  # without a spool, what is missing is delivered again
+        there = [number for number in numbers if state.spool.has(number)]
+        missing = [number for number in sorted({*numbers} - {*there}) if self._keeps_spool or number in state.numbered]
+        if missing:
+            what = "and were acknowledged" if self._keeps_spool else "and are still needed"
+            raise SpoolError(f"segments {missing} of the spool {state.spool.uri} are gone, {what}")
+        return [SegmentPartition(state.spool.uri, number) for number in there]  # others were lost in a crash, and come again
 
     def commit(self, end: dict[str, Any]) -> None:
         self._state().commit(end["segment"])
@@ -136,7 +137,9 @@ class _Running:
         self._taken = 0
         self._receivers: list[Receiver] = []
         self.spool = Spool(reader._spool_uri or tempfile.mkdtemp(prefix="holtmq-spool-"))
-        self.spool.prepare()
+        if reader._spool_uri is not None and not reader._keeps_spool:
+            self.spool = self.spool.part()
+        self.spool.hold()
         self._is_started = False
 
     def start(self, last: int) -> None:
@@ -147,8 +150,6 @@ class _Running:
         reader = self._reader
         if reader._keeps_spool:
             self._adopt(last)
-        else:
-            self.spool.clear()
         counter = itertools.count(time.time_ns() // 1000)
         for _ in range(reader._receiver_count):
             receiver = Receiver(
@@ -157,7 +158,6 @@ class _Running:
                 self.spool,
                 prefetch=reader._prefetch,
                 segment_rows=reader._segment_rows,
-                acks_at_once=reader._keeps_spool,
                 order=lambda: next(counter),
                 publish=self._add,
             )
@@ -165,9 +165,9 @@ class _Running:
             self._receivers.append(receiver)
 
     def _adopt(self, last: int) -> None:
-        """Take on segments that were received, and acknowledged, before this process started."""
-        self.spool.take_back(last)
-        self._fresh.extend(Segment(name, rows, None, 0, 0) for name, rows in self.spool.fresh())
+        """Take on segments that were acknowledged before this process started, and that no batch has."""
+        self.spool.remove_fresh()
+        self._fresh.extend(Segment(name, rows, None, 0, 0) for name, rows in self.spool.take_back(last))
         if self.target is not None:
             self.target += sum(segment.rows for segment in self._fresh)
 
@@ -188,6 +188,13 @@ class _Running:
                 rows += segment.rows
                 self._taken += segment.rows
         return taken
+
+    def number(self, segment: Segment, number: int) -> None:
+        """A batch has the segment from now on."""
+        self.spool.number(segment.name, number)
+        self.numbered[number] = segment
+        if self._reader._keeps_spool and segment.receiver is not None:
+            segment.receiver.acknowledge(segment)
 
     def expects_more(self) -> bool:
         """Whether to wait: on a stream that ends, until its end; on one that does not, Spark asks again by itself."""
@@ -215,5 +222,8 @@ class _Running:
             receiver.stop()
         for receiver in self._receivers:
             receiver.join()
-        if self._reader._spool_uri is None:
+        if self._reader._keeps_spool:
+            self.spool.remove_fresh()
+            self.spool.release()
+        else:
             self.spool.remove()
