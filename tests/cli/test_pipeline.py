@@ -67,6 +67,7 @@ def test_a_queue_is_archived_reported_compared_routed_and_replayed(run: Run, tmp
 
         printed = run("compare", stored, "--before", before, "--after", after, "--fail-above", "10", code=3)
         assert "50 of 200 messages (25.0 %) would go elsewhere" in printed
+        assert "−food (1 stay)" in printed
         assert json.loads(run("compare", stored, "--before", before, "--after", after, "--json"))["share"] == 0.25
 
         printed = run("route", stored, str(tmp_path / "routed"), "--definitions", before, "--partition-by", "queue", "--json")
@@ -75,6 +76,11 @@ def test_a_queue_is_archived_reported_compared_routed_and_replayed(run: Run, tmp
         printed = run("route", str(tmp_path / "no such"), str(tmp_path / "x"), "--definitions", before, code=1)
         assert printed.startswith("holtmq: ")
         assert "no such" in printed
+        assert len(printed.splitlines()) == 1
+        (tmp_path / "broken").mkdir()
+        (tmp_path / "broken" / "a.parquet").write_bytes(b"")
+        printed = run("route", str(tmp_path / "broken"), str(tmp_path / "x"), "--definitions", before, code=1)
+        assert printed.startswith("holtmq: ")
         assert len(printed.splitlines()) == 1
 
         assert "confirmed" in run("replay", stored, "--url", url, "--key", "orders.food", "--rate", "1000")

@@ -3,14 +3,20 @@
 from __future__ import annotations
 
 import json
+import time
 from datetime import UTC, datetime
 from typing import Any
 
+import pyarrow as pa
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from pyspark.sql.types import BinaryType, DataType, IntegerType, StringType, StructField, StructType, VariantType
 
+from holtmq import InvalidValueError
 from holtmq.client.connection import Delivery
-from holtmq.spark.amqp.columns import Rows
+from holtmq.spark.amqp.columns import ARROW_SCHEMA, SCHEMA, Messages, Rows
+from holtmq.spark.routes import read_headers
 from holtmq.table_json import table_to_json
 from holtmq.wire.content import NAMES, Properties, encode_properties
 
@@ -42,6 +48,46 @@ def test_bytes_that_are_no_utf8_show_as_such_and_late_timestamps_are_left_out() 
     late = encode_properties({"timestamp": 2**60})
     row = Rows("q").of([Delivery(1, True, "x", "k\udcff", late, b"")]).to_pylist()[0]
     assert (row["timestamp"], row["routing_key"]) == (None, "k\ufffd")
+
+
+def test_headers_that_nobody_can_read_are_kept_and_sent_as_they_were() -> None:
+    table = b"\x02\xff\xfet\x01"  # a name that is no UTF-8
+    raw = bytes.fromhex("2020") + len(table).to_bytes(4, "big") + table + b"\x03abc"
+    row = Rows("q").of([Delivery(1, False, "x", "k", raw, b"")]).to_pylist()[0]
+    assert row["type"] == "abc"
+    messages = Messages(SCHEMA, None, persistent=False, mark="again")
+    (sent,) = messages.of(pa.RecordBatch.from_pylist([row], ARROW_SCHEMA))
+    assert sent.raw_properties == raw
+    with pytest.raises(InvalidValueError, match="headers: expected a JSON object, got array of 2"):
+        read_headers(row["headers"])
+
+
+@pytest.mark.parametrize(
+    ("name", "type_", "match"),
+    [
+        ("routing_key", IntegerType(), "expected text in the column 'routing_key', got int"),
+        ("app_id", BinaryType(), "expected text in the column 'app_id', got binary"),
+        ("headers", VariantType(), "expected headers as JSON text, a map or a struct, got variant"),
+    ],
+)
+def test_columns_of_another_type_are_refused(name: str, type_: DataType, match: str) -> None:
+    types = {"exchange": StringType(), "routing_key": StringType(), "body": StringType(), name: type_}
+    with pytest.raises(InvalidValueError, match=match):
+        Messages(StructType([StructField(column, kind) for column, kind in types.items()]), None, persistent=True)
+
+
+def test_a_timestamp_without_a_zone_is_in_utc_wherever_it_is_sent(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("TZ", "Asia/Tokyo")
+    time.tzset()
+    try:
+        messages = Messages(SCHEMA, None, persistent=False)
+        row = {"exchange": "", "routing_key": "k", "body": b"", "timestamp": datetime(2026, 1, 1)}  # noqa: DTZ001
+        schema = ARROW_SCHEMA.set(ARROW_SCHEMA.get_field_index("timestamp"), pa.field("timestamp", pa.timestamp("us")))
+        (sent,) = messages.of(pa.RecordBatch.from_pylist([row], schema))
+    finally:
+        monkeypatch.undo()
+        time.tzset()
+    assert Properties(sent.raw_properties).to_dict() == {"timestamp": datetime(2026, 1, 1, tzinfo=UTC)}
 
 
 def test_no_deliveries_are_no_rows() -> None:

@@ -17,7 +17,7 @@ from pyspark.sql import DataFrame, SparkSession
 from holtmq import Binding, Exchange, InvalidValueError, Queue, Router, Topology
 from holtmq.spark import Choice, archive, compact, compare, replay, report, route, route_job
 from holtmq.spark.messages import Matters
-from holtmq.spark.parquet import Source, Work, WriteError, filesystem_of
+from holtmq.spark.parquet import Source, Split, Work, WriteError, _batch_rows, filesystem_of, located
 from holtmq.spark.routes import Order, PackedTopology
 from tests.amqp_client import Channel
 from tests.spark.conftest import LiveBroker, wait_until
@@ -105,6 +105,75 @@ def test_a_failed_job_leaves_the_target_as_it_was(spark: SparkSession, traffic: 
     with pytest.raises(PySparkException, match=r"OSError|Couldn't deserialize|Unexpected|corrupt"):
         route_job(spark, str(broken), target, SHOP, mode="overwrite")
     assert sorted(path.name for path in Path(target).iterdir()) == before
+
+
+def test_a_folder_is_not_overwritten_with_what_is_read_from_it(spark: SparkSession, traffic: str) -> None:
+    before = sorted(Path(traffic).rglob("*"))
+    for target in (traffic, str(Path(traffic).parent)):
+        with pytest.raises(WriteError, match="holds the messages that are to be read: expected another folder to overwrite"):
+            route_job(spark, traffic, target, SHOP, mode="overwrite", unroutable="drop")
+    assert sorted(Path(traffic).rglob("*")) == before
+
+
+def test_messages_that_have_a_column_to_be_added_are_refused(spark: SparkSession, tmp_path: Path) -> None:
+    pq.write_table(pa.table({"exchange": ["orders"], "routing_key": ["a"], "Queue": ["q"]}), tmp_path / "in.parquet")
+    with pytest.raises(InvalidValueError, match="the messages have a column 'Queue', which is to be added"):
+        route_job(spark, str(tmp_path / "in.parquet"), str(tmp_path / "out"), SHOP)
+
+
+@pytest.mark.parametrize("partition_by", [[], ["queue"]])
+def test_a_job_without_deliveries_leaves_columns_to_read(spark: SparkSession, tmp_path: Path, partition_by: list[str]) -> None:
+    pq.write_table(pa.table({"exchange": ["orders"], "routing_key": ["orders.a"]}), tmp_path / "in.parquet")
+    target = str(tmp_path / "out")
+    route_job(spark, str(tmp_path / "in.parquet"), target, SHOP, unroutable="only", partition_by=partition_by)
+    written = spark.read.parquet(target)
+    assert written.count() == 0
+    assert sorted(written.columns) == ["exchange", "queue", "reason", "routing_key"]
+
+
+def test_folders_are_named_as_spark_names_them(spark: SparkSession, tmp_path: Path) -> None:
+    names = ["größe", "a=b", "50 %", "[x]/y", "日本:語", "plain"]
+    topology = Topology((Exchange("all", "fanout"),), tuple(map(Queue, names)), tuple(Binding("all", name) for name in names))
+    pq.write_table(pa.table({"exchange": ["all"], "routing_key": ["k"]}), tmp_path / "in.parquet")
+    folders = {}
+    for way, target_format in (("arrow", "parquet"), ("spark", "json")):
+        target = tmp_path / way
+        summary = route_job(
+            spark, str(tmp_path / "in.parquet"), str(target), topology, target_format=target_format, partition_by=["queue"]
+        )
+        assert summary.by == way
+        folders[way] = {path.name for path in target.iterdir() if path.is_dir()}
+    assert folders["arrow"] == folders["spark"]
+    assert {row["queue"] for row in spark.read.parquet(str(tmp_path / "arrow")).collect()} == set(names)
+
+
+def test_paths_are_taken_for_what_spark_takes_them_for(spark: SparkSession, tmp_path: Path) -> None:
+    assert filesystem_of(f"file:{tmp_path}") == filesystem_of(f"file://{tmp_path}") == filesystem_of(str(tmp_path))
+    with pytest.raises(InvalidValueError, match="a URI of a file system that Arrow can open, got 'dbfs:/x'"):
+        filesystem_of("dbfs:/x")
+    settings = spark.sparkContext._jsc.hadoopConfiguration()
+    assert located(spark, "lake") == "lake"
+    settings.set("fs.defaultFS", "hdfs://127.0.0.1:9000")
+    try:
+        assert located(spark, "/lake") == "hdfs://127.0.0.1:9000/lake"
+        assert located(spark, "file:/lake") == "file:/lake"
+    finally:
+        settings.set("fs.defaultFS", "file:///")
+
+
+def test_batches_have_a_bounded_size_however_large_messages_are_and_however_far_they_spread(tmp_path: Path) -> None:
+    pq.write_table(pa.table({"body": [b"%07d" % n * 20_000 for n in range(1000)]}), tmp_path / "large.parquet")
+    with pq.ParquetFile(tmp_path / "large.parquet") as file:
+        assert _batch_rows(file.metadata, Split("", (0,), ())) == pytest.approx(64 * 1024 * 1024 / 140_000, rel=0.05)
+    topology = Topology(
+        (Exchange("all", "fanout"),), tuple(Queue(f"q{n}") for n in range(9)), tuple(Binding("all", f"q{n}") for n in range(9))
+    )
+    order = Order(
+        PackedTopology.of(topology, "/"), "k", None, "all", None, matters=Matters.to(Router(topology)), carried=("k",)
+    )
+    routed = list(order.route_all(iter([pa.RecordBatch.from_pydict({"k": ["a", "b", "c"]})])))
+    assert [batch.num_rows for batch in routed] == [3] * 9
+    assert Counter(row["k"] for batch in routed for row in batch.to_pylist()) == {"a": 9, "b": 9, "c": 9}
 
 
 def test_a_task_that_runs_twice_is_there_once(spark: SparkSession, traffic: str, tmp_path: Path) -> None:
@@ -311,6 +380,30 @@ def test_a_compaction_that_was_cut_short_is_completed(
             compact(spark, str(target))
     assert compact(spark, str(target)) == (0, 0)
     assert sorted(row["id"] for row in spark.read.parquet(str(target)).collect()) == list(range(80))
+
+
+def test_archives_with_checkpoints_of_their_own_share_a_folder(
+    spark: SparkSession, live: LiveBroker, channel: Channel, tmp_path: Path
+) -> None:
+    for number, queue in enumerate(("one", "two")):
+        channel.declare(queue, durable=True)
+        channel.put(queue, *(b"%d" % n for n in range(number * 100, number * 100 + 100)), delivery_mode=2)
+        archive(spark, queue, str(tmp_path / "lake"), checkpoint=str(tmp_path / queue), url=live.url)
+        channel.delete(queue)
+    stored = spark.read.parquet(str(tmp_path / "lake"))
+    assert sorted(int(bytes(row["body"])) for row in stored.collect()) == list(range(200))
+
+
+def test_what_archives_are_partitioned_by_comes_back_as_it_was(
+    spark: SparkSession, live: LiveBroker, channel: Channel, tmp_path: Path
+) -> None:
+    channel.declare("007", durable=True)
+    channel.put("007", b"m", delivery_mode=2)
+    archive(spark, "007", str(tmp_path / "lake"), partition_by=("exchange", "routing_key"), url=live.url)
+    channel.delete("007")
+    (row,) = spark.read.parquet(str(tmp_path / "lake")).collect()
+    assert (row["exchange"], row["routing_key"]) == ("", "007")
+    assert len(list((tmp_path / "lake").glob("by_exchange=*/by_routing_key=007/*.parquet"))) == 1
 
 
 def test_partitioning_by_a_column_that_is_not_there_is_refused(spark: SparkSession, tmp_path: Path) -> None:

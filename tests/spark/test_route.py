@@ -238,15 +238,41 @@ def test_a_column_that_is_in_the_way_is_named(spark: SparkSession) -> None:
         route(messages(spark, "k").withColumn("queue", F.lit("q")), SHOP)
 
 
+@pytest.mark.parametrize("plan", PLANS)
+@pytest.mark.parametrize("depth", [600, 100_000])
+def test_headers_nested_beyond_reason_are_malformed(spark: SparkSession, plan: Any, depth: int) -> None:
+    deep = '{"CC": ' + '{"a": ' * depth + "1" + "}" * depth + "}"
+    rows = spark.createDataFrame([("orders", "orders.toys", deep)], "exchange string, routing_key string, headers string")
+    (row,) = route(rows, SHOP, plan=plan).collect()
+    assert row["queue"] is None
+    assert row["reason"].startswith("header")
+
+
+@pytest.mark.parametrize("plan", PLANS)
+def test_names_of_columns_may_have_dots_and_backticks(spark: SparkSession, plan: Any) -> None:
+    rows = spark.sql(
+        "select 'orders.toys' as `the.key`, 'orders' as `ex``change`, 5 as `event.type`, struct(7 as type) as event"
+    )
+    columns = Columns(routing_key="the.key", exchange="ex`change")
+    (row,) = route(rows, SHOP, columns=columns, plan=plan).collect()
+    assert (row["event.type"], row["event"]["type"], row["queue"]) == (5, 7, "all")
+
+
+def test_a_column_that_differs_from_an_added_one_in_case_only_is_refused(spark: SparkSession) -> None:
+    with pytest.raises(InvalidValueError, match="the messages have a column 'Queue', which is to be added"):
+        route(messages(spark, "k").withColumn("Queue", F.lit(1)), SHOP)
+
+
 def test_an_empty_input_has_an_empty_outcome(spark: SparkSession) -> None:
     for plan in ("auto", *PLANS):
         assert route(messages(spark).limit(0), SHOP, plan=plan).count() == 0  # type: ignore[arg-type]
 
 
-def test_an_input_that_changes_between_two_reads_loses_nothing(spark: SparkSession) -> None:
+@pytest.mark.parametrize("unroutable", ["keep", "drop", "only"])
+def test_an_input_that_changes_between_two_reads_loses_nothing(spark: SparkSession, unroutable: Any) -> None:
     anew = F.udf(lambda: f"orders.{uuid.uuid4()}").asNondeterministic()
     rows = spark.range(50).select("id", F.lit("orders").alias("exchange"), anew().alias("routing_key"))
-    deliveries = route(rows, SHOP, plan="join").collect()
+    deliveries = route(rows, SHOP, plan="join", unroutable=unroutable).collect()
     assert len(deliveries) == 50
     assert {row["reason"] for row in deliveries} == {"the input gave another message when it was read again"}
 

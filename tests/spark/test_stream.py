@@ -62,8 +62,9 @@ def test_a_batch_has_no_more_messages_than_allowed(
     assert sum(sizes) == 1000
 
 
+@pytest.mark.parametrize("ack", ["commit", "spool"])
 def test_messages_that_come_later_are_left_when_reading_what_is_available_now(
-    spark: SparkSession, live: LiveBroker, channel: Channel, queue: str, tmp_path: Path
+    spark: SparkSession, live: LiveBroker, channel: Channel, queue: str, tmp_path: Path, ack: str
 ) -> None:
     put(channel, queue, range(100))
     late: list[int] = []
@@ -73,11 +74,12 @@ def test_messages_that_come_later_are_left_when_reading_what_is_available_now(
             late.append(batch.count())
             put(channel, queue, range(100, 5100))
 
-    rows = stream(spark, live, queue=queue, prefetch=100, receivers=1)
+    rows = stream(spark, live, queue=queue, prefetch=100, receivers=1, ack=ack, spool=tmp_path / "spool")
     query = rows.writeStream.foreachBatch(work).option("checkpointLocation", str(tmp_path)).trigger(availableNow=True).start()
     query.awaitTermination()
     assert sum(late) <= 100
     wait_until(lambda: channel.count(queue) >= 4800)
+    assert not list((tmp_path / "spool").rglob("fresh-*"))
 
 
 def test_several_segments_are_read_by_several_tasks(

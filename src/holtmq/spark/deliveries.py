@@ -173,6 +173,9 @@ def _join(messages: DataFrame, routes: DataFrame, signature: Signature, order: O
 
 def _routed(messages: DataFrame, order: Order) -> DataFrame:
     """The messages through Arrow to the router, on the executors."""
+    if any("." in name or "`" in name for name in messages.columns):  # which mapInArrow would take for the way to a field
+        plain = {name: f"__holtmq_{number}" for number, name in enumerate(messages.columns)}
+        return _routed(messages.toDF(*plain.values()), order.renamed(plain)).toDF(*order.carried, *order.added)
     return messages.mapInArrow(order.route_all, _schema(messages, order))
 
 

@@ -10,7 +10,7 @@ import json
 import pickle
 import zlib
 from collections.abc import Collection, Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import lru_cache
 from hashlib import blake2b
 from typing import Any, Literal, NamedTuple, TypeAlias
@@ -118,6 +118,16 @@ class Order:
             taken = carried if rows is None else carried.take(pa.array(rows[piece]))
             columns = [*taken.columns, *(column.take(pa.array(at[piece])) for column in outcomes.columns())]
             yield pa.RecordBatch.from_arrays(columns, names=names)
+
+    def renamed(self, names: Mapping[str, str]) -> Order:
+        """The same for messages whose columns have other names."""
+        return replace(
+            self,
+            routing_key=names[self.routing_key],
+            exchange_column=names[self.exchange_column] if self.exchange_column is not None else None,
+            headers=names[self.headers] if self.headers is not None else None,
+            carried=tuple(names[name] for name in self.carried),
+        )
 
     @property
     def added(self) -> list[str]:

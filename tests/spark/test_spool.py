@@ -1,0 +1,67 @@
+"""The spool and its lock: nobody takes what is another's."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pyarrow as pa
+import pytest
+
+from holtmq.spark.amqp.spool import Spool, SpoolError
+
+ROWS = pa.RecordBatch.from_pydict({"n": [1, 2]})
+
+
+def names(folder: Path) -> list[str]:
+    return sorted(path.name.split("-")[0] for path in folder.iterdir() if path.suffix == ".arrow")
+
+
+def test_a_spool_has_one_user_at_a_time(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("holtmq.spark.amqp.spool.PATIENCE_S", 0.2)
+    first, second = Spool(str(tmp_path)), Spool(str(tmp_path))
+    first.hold()
+    with pytest.raises(SpoolError, match="is in use: expected one that this stream has to itself"):
+        second.hold()
+    first.release()
+    second.hold()
+    second.release()
+
+
+def test_streams_that_share_a_folder_have_parts_of_it_and_those_of_the_dead_go(tmp_path: Path) -> None:
+    (tmp_path / "mine.txt").write_text("not of the spool")
+    alive, dead = Spool(str(tmp_path)).part(), Spool(str(tmp_path)).part()
+    for spool in (alive, dead):
+        spool.hold()
+        spool.write(ROWS, 1)
+    dead.release()  # as when its process is killed
+    third = Spool(str(tmp_path)).part()
+    third.hold()
+    assert {path.name for path in tmp_path.iterdir()} == {"mine.txt", *(Path(spool.uri).name for spool in (alive, third))}
+    for spool in (alive, third):
+        spool.remove()
+    assert [path.name for path in tmp_path.iterdir()] == ["mine.txt"]
+
+
+def test_a_segment_that_is_there_is_not_replaced(tmp_path: Path) -> None:
+    spool = Spool(str(tmp_path))
+    spool.number(spool.write(ROWS, 1), 7)
+    other = spool.write(ROWS, 2)
+    with pytest.raises(SpoolError, match=r"segment 7 is in .* already"):
+        spool.number(other, 7)
+    assert names(tmp_path) == ["fresh", "segment"]
+
+
+def test_after_a_crash_acknowledged_segments_are_taken_back_and_others_go(tmp_path: Path) -> None:
+    spool = Spool(str(tmp_path))
+    for number in (1, 2, 3):
+        spool.number(spool.write(ROWS, number), number)
+    spool.write(ROWS, 4)
+    for _ in range(2):  # a second crash makes no difference
+        spool.remove_fresh()
+        assert [rows for _, rows in spool.take_back(last=1)] == [2, 2]
+        assert names(tmp_path) == ["segment", "taken", "taken"]
+
+
+def test_a_relative_path_is_told_to_executors_in_full(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    assert Spool("spool").uri == str(tmp_path / "spool")
