@@ -11,7 +11,6 @@ import argparse
 import multiprocessing
 import os
 import random
-import resource
 import shutil
 import sys
 import tempfile
@@ -139,8 +138,8 @@ class Bench:
         return best
 
     def copy(self, source: str) -> Callable[[str], object]:
-        rows = self.spark.read.parquet(source).selectExpr("*", "'q1' as queue", "cast(null as string) as reason")
-        return lambda target: rows.write.parquet(target)
+        added = ("'q1' as queue", "cast(null as string) as reason")
+        return lambda target: self.spark.read.parquet(source).selectExpr("*", *added).write.parquet(target)
 
     def route(self, source: str, topology: Topology) -> Callable[[str], object]:
         return lambda target: route(self.spark.read.parquet(source), topology).write.parquet(target)
@@ -292,12 +291,13 @@ def bench_scaling(folder: Path, few: str, rounds: int) -> None:
 
 
 def bench_memory(folder: Path, messages: int) -> None:
-    """The most memory that each process has had after routing some messages, and five times as many; in a fresh process."""
+    """The most memory that each process has had after routing few messages, some, and many; in a fresh process each."""
     print("\n| memory after both, MiB | driver's Python | Java (heap 4 GB) | the largest Python worker |\n|---|---|---|---|")
-    for count in (messages // 5, messages):
+    for count in (messages // 5, messages, messages * 4):
         source = make_messages(folder / f"memory-{count}", count, 2_000_000)
         with multiprocessing.get_context("spawn").Pool(1) as pool:
             sizes = pool.apply(_route_and_measure, (source, str(folder / "out")))
+        shutil.rmtree(source)
         print(f"| {count:,} messages, 2,000,000 keys | " + " | ".join(f"{size:,}" for size in sizes) + " |", flush=True)
 
 
@@ -305,7 +305,7 @@ def _route_and_measure(source: str, target: str) -> tuple[int, int, int]:
     bench = Bench(session("local[2]"), Path(target).parent, 1)
     topology = topics(10_000)
     bench.rounds_of(route=bench.route(source, topology), job=bench.job(source, topology))
-    sizes = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss // 1024, *memory_mib()
+    sizes = _most_mib(_status(os.getpid())), *memory_mib()
     bench.spark.stop()
     return sizes
 
@@ -314,11 +314,21 @@ def memory_mib() -> tuple[int, int]:
     """Of the Java process, and the most that a Python worker has."""
     sizes = {"java": 0, "python": 0}
     for process in _descendants(os.getpid()):
-        status = dict(line.split(":", 1) for line in (Path("/proc") / process / "status").read_text().splitlines())
+        status = _status(process)
         kind = next((kind for kind in sizes if kind in status["Name"]), None)
         if kind is not None:
-            sizes[kind] = max(sizes[kind], int(status["VmHWM"].split()[0]) // 1024)
+            sizes[kind] = max(sizes[kind], _most_mib(status))
     return sizes["java"], sizes["python"]
+
+
+def _status(process: int | str) -> dict[str, str]:
+    """What Linux tells of a process. Its own getrusage counts what it had as a copy of the process that started it."""
+    lines = (Path("/proc") / str(process) / "status").read_text().splitlines()
+    return dict(line.split(":", 1) for line in lines)
+
+
+def _most_mib(status: dict[str, str]) -> int:
+    return int(status["VmHWM"].split()[0]) // 1024
 
 
 def _descendants(process: int) -> Iterator[str]:

