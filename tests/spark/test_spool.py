@@ -29,17 +29,28 @@ def test_a_spool_has_one_user_at_a_time(tmp_path: Path, monkeypatch: pytest.Monk
 
 def test_streams_that_share_a_folder_have_parts_of_it_and_those_of_the_dead_go(tmp_path: Path) -> None:
     (tmp_path / "mine.txt").write_text("not of the spool")
-    alive, dead = Spool(str(tmp_path)).part(), Spool(str(tmp_path)).part()
+    alive, dead = Spool.passing(str(tmp_path)), Spool.passing(str(tmp_path))
     for spool in (alive, dead):
         spool.hold()
         spool.write(ROWS, 1)
     dead.release()  # as when its process is killed
-    third = Spool(str(tmp_path)).part()
+    third = Spool.passing(str(tmp_path))
     third.hold()
     assert {path.name for path in tmp_path.iterdir()} == {"mine.txt", *(Path(spool.uri).name for spool in (alive, third))}
     for spool in (alive, third):
         spool.remove()
     assert [path.name for path in tmp_path.iterdir()] == ["mine.txt"]
+
+
+def test_temporary_folders_of_the_dead_go(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
+    left = Spool.passing(None)
+    left.hold()
+    left.release()  # as when its process is killed
+    spool = Spool.passing(None)
+    spool.hold()
+    assert [str(path) for path in tmp_path.iterdir()] == [spool.uri]
+    spool.remove()
 
 
 def test_a_segment_that_is_there_is_not_replaced(tmp_path: Path) -> None:

@@ -7,8 +7,10 @@ time, by a lock that a process which is killed lets go of; other file systems le
 
 from __future__ import annotations
 
+import contextlib
 import os
 import re
+import tempfile
 import uuid
 from collections.abc import Iterator
 
@@ -22,8 +24,8 @@ from holtmq.spark.parquet import filesystem_of
 NUMBERED = re.compile(r"segment-(\d{12})\.arrow$")
 FRESH = re.compile(r"fresh-[^/]*\.arrow(\.part)?$")
 TAKEN = re.compile(r"taken-[^/]*\.arrow$")
-PART = "stream-"
-"""The folder of one user in a spool that several share."""
+PASSING = "holtmq-spool-"
+"""How the folder of a stream begins that keeps nothing."""
 PATIENCE_S = 30.0
 """So long a stream that was killed may take to let go of its spool."""
 
@@ -47,14 +49,24 @@ class Spool:
     def release(self) -> None:
         self._lock.release()
 
-    def part(self) -> Spool:
-        """A spool of its own below this one, for a stream that needs it no longer than it runs. Those of the dead go."""
-        for info in self._filesystem.get_file_info(fs.FileSelector(self._path, allow_not_found=True)):
-            if info.type == fs.FileType.Directory and info.base_name.startswith(PART):
-                left = Spool(f"{self.uri}/{info.base_name}")
-                if left._lock.take_if_left():
-                    left.remove()
-        return Spool(f"{self.uri}/{PART}{uuid.uuid4()}")
+    @classmethod
+    def passing(cls, folder: str | None) -> Spool:
+        """One below the folder, or in a folder for temporary things, for a stream that needs it no longer than it runs."""
+        parent = folder or tempfile.gettempdir()
+        for left in cls._left_in(parent):
+            left.remove()
+        return cls(f"{folder.rstrip('/')}/{PASSING}{uuid.uuid4()}" if folder else tempfile.mkdtemp(prefix=PASSING))
+
+    @classmethod
+    def _left_in(cls, folder: str) -> Iterator[Spool]:
+        """Such spools of streams that are gone and could not tidy up."""
+        filesystem, path = filesystem_of(folder)
+        for info in filesystem.get_file_info(fs.FileSelector(path, allow_not_found=True)):
+            if info.type == fs.FileType.Directory and info.base_name.startswith(PASSING):
+                spool = cls(f"{folder.rstrip('/')}/{info.base_name}")
+                with contextlib.suppress(PermissionError):  # another user's
+                    if spool._lock.take_if_left():
+                        yield spool
 
     def remove(self) -> None:
         self._filesystem.delete_dir(self._path)

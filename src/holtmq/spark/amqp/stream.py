@@ -15,7 +15,6 @@ no messages behind it, for the sake of that commit. All but `read` runs on the d
 from __future__ import annotations
 
 import itertools
-import tempfile
 import threading
 import time
 from collections import deque
@@ -136,9 +135,8 @@ class _Running:
         """How many messages there are to read in all; None for no end."""
         self._taken = 0
         self._receivers: list[Receiver] = []
-        self.spool = Spool(reader._spool_uri or tempfile.mkdtemp(prefix="holtmq-spool-"))
-        if reader._spool_uri is not None and not reader._keeps_spool:
-            self.spool = self.spool.part()
+        uri = reader._spool_uri
+        self.spool = Spool(uri) if uri is not None and reader._keeps_spool else Spool.passing(uri)
         self.spool.hold()
         self._is_started = False
 
