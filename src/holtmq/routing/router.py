@@ -12,6 +12,7 @@ from collections.abc import Collection, Iterable, Iterator, Mapping
 from types import MappingProxyType
 from typing import NamedTuple
 
+from holtmq.allocator import nothing_collected
 from holtmq.errors import AccessRefusedError, InvalidValueError
 from holtmq.routing.default import DefaultMatcher
 from holtmq.routing.direct import DirectMatcher
@@ -64,15 +65,16 @@ class Router:
         strict_unbind: bool = True,
         cache_size: int = CACHE_SIZE,
     ) -> None:
-        self.registry = Registry.of(topology or Topology(), vhost)
         self._strict_unbind = strict_unbind
         self._cache_size = cache_size
-        self._default = DefaultMatcher(self.registry)
-        self._matchers: dict[str, Matcher] = {DEFAULT_EXCHANGE: self._default}
         self._plans: dict[str, Plan] = {}
         self._planned_through: dict[str, set[str]] = {}
-        for exchange in self.registry.exchanges.values():
-            self._start_matching(exchange)
+        with nothing_collected():
+            self.registry = Registry.of(topology or Topology(), vhost)
+            self._default = DefaultMatcher(self.registry)
+            self._matchers: dict[str, Matcher] = {DEFAULT_EXCHANGE: self._default}
+            for exchange in self.registry.exchanges.values():
+                self._start_matching(exchange)
 
     @property
     def vhost(self) -> str:

@@ -6,7 +6,6 @@ arithmetic on whole columns. A row that can't be routed by anyone comes out as w
 
 from __future__ import annotations
 
-import gc
 import json
 import pickle
 import zlib
@@ -20,6 +19,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from holtmq.allocator import nothing_collected
 from holtmq.errors import HoltmqError, InvalidValueError
 from holtmq.routing import Route, Router
 from holtmq.routing.route import Entry
@@ -53,7 +53,8 @@ class PackedTopology(NamedTuple):
 
     @classmethod
     def of(cls, topology: Topology, vhost: str) -> PackedTopology:
-        packed = zlib.compress(pickle.dumps(topology), 1)
+        with nothing_collected():
+            packed = zlib.compress(pickle.dumps(topology), 1)
         return cls(packed, blake2b(packed, digest_size=16).digest(), vhost)
 
     def router(self) -> Router:
@@ -76,14 +77,8 @@ class _ByDigest:
 
 @lru_cache(maxsize=ROUTERS_KEPT)
 def _unpack(wanted: _ByDigest) -> Router:
-    """With 100,000 bindings this takes half as long if the collector does not look for garbage, of which there is none."""
-    was_collecting = gc.isenabled()
-    gc.disable()
-    try:
+    with nothing_collected():
         return Router(pickle.loads(zlib.decompress(wanted.topology.packed)), wanted.topology.vhost)
-    finally:
-        if was_collecting:
-            gc.enable()
 
 
 @dataclass(frozen=True, slots=True)
