@@ -9,8 +9,10 @@ from pathlib import Path
 
 import pytest
 
-from holtmq.spark import java
+from holtmq import InvalidValueError
+from holtmq.spark import java, session
 from holtmq.spark.java import JavaError, java_home
+from holtmq.spark.sessions import MASTER
 
 TOOLS = (
     "sh",
@@ -109,3 +111,10 @@ def test_spark_starts_works_and_says_nothing(tmp_path: Path, has_java: bool) -> 
     done = subprocess.run([sys.executable, "-c", USE_SPARK], capture_output=True, text=True, env=environment, timeout=120)
     assert done.stderr == ""
     assert int(done.stdout.split(".")[0]) >= java.OLDEST
+
+
+def test_a_master_that_is_none_is_refused_before_java_starts() -> None:
+    with pytest.raises(InvalidValueError, match=r"expected a master such as local\[2\], .* got 'nonsense'"):
+        session("nonsense")
+    masters = ("local", "local[*]", "local[2]", "local[2, 3]", "local-cluster[2,1,1024]", "spark://a:7077,b:7077", "yarn")
+    assert all(map(MASTER.fullmatch, (*masters, "k8s://https://host:443")))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import sys
 import tempfile
 import zipfile
@@ -14,8 +15,11 @@ from typing import Any
 
 from pyspark.sql import SparkSession
 
+from holtmq.errors import InvalidValueError
 from holtmq.spark.java import java_home
 
+MASTER = re.compile(r"local|local(-cluster)?\[[\d*, ]+\]|yarn|[a-z0-9]+://.+")
+"""What Spark takes for one; of anything else its launcher would tell with a trace of Java's."""
 DEFAULTS = {
     "spark.sql.execution.arrow.pyspark.enabled": "true",
     "spark.sql.execution.arrow.maxRecordsPerBatch": "65536",  # messages are small, and a batch has a cost of its own
@@ -43,6 +47,8 @@ def session(
     `master` is Spark's: `local[2]`, `spark://host:7077`, `yarn`, `k8s://…`; all cores of this machine unless it, or the
     environment (spark-submit, a notebook), says otherwise. `config` goes to Spark as it is, and wins over our defaults.
     """
+    if master is not None and not MASTER.fullmatch(master):
+        raise InvalidValueError(f"expected a master such as local[2], spark://host:7077, yarn or k8s://…, got {master!r}")
     running = SparkSession.getActiveSession()
     if running is not None:
         return _equip(running)
