@@ -96,6 +96,7 @@ class Spool:
         if self.has(number):
             raise SpoolError(f"segment {number} is in {self.uri} already: expected a spool that this stream has to itself")
         self._filesystem.move(name, self._place(number))
+        self._sync(self._path)  # a segment without a number is thrown away after a crash, and this one may be acknowledged
 
     def has(self, number: int) -> bool:
         return bool(self._filesystem.get_file_info(self._place(number)).type != fs.FileType.NotFound)

@@ -1,6 +1,6 @@
 """Reading a queue for ever, or as far as it is filled now: micro-batches of the spool's segments.
 
-What each option promises (docs/pipeline.md, shown by tests/spark/test_stream_guarantees.py):
+What each option promises (docs/pipeline.md, shown by tests/spark/test_guarantees.py):
 
 - `ack=commit`: a message is acknowledged when its micro-batch is committed. After a crash the broker delivers again what
   was not; the spool is thrown away. At least once.
