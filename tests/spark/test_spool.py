@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import shutil
 from pathlib import Path
 
 import pyarrow as pa
 import pytest
 
 from holtmq.spark.amqp.spool import Spool, SpoolError
+from holtmq.spark.locks import FolderLock
+from holtmq.spark.parquet import filesystem_of
 
 ROWS = pa.RecordBatch.from_pydict({"n": [1, 2]})
 
@@ -76,3 +79,16 @@ def test_after_a_crash_acknowledged_segments_are_taken_back_and_others_go(tmp_pa
 def test_a_relative_path_is_told_to_executors_in_full(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
     assert Spool("spool").uri == str(tmp_path / "spool")
+
+
+def test_a_lock_on_a_folder_that_was_removed_and_made_anew_is_none(tmp_path: Path) -> None:
+    filesystem, path = filesystem_of(str(tmp_path / "folder"))
+    first, second = FolderLock(filesystem, path), FolderLock(filesystem, path)
+    assert first.take(0)
+    shutil.rmtree(path)
+    assert not second.take_if_left()
+    assert second.take(0)
+    assert not FolderLock(filesystem, path).take(0)
+    first.release()
+    assert not FolderLock(filesystem, path).take_if_left()
+    second.release()

@@ -11,6 +11,7 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.streaming.datasource import ReadAllAvailable
 from pyspark.sql.streaming.query import StreamingQuery
 
+from holtmq.spark.amqp.receiver import Segment
 from holtmq.spark.amqp.stream import QueueStreamReader
 from tests.amqp_client import Amqp, Channel
 from tests.server.process import broker_process
@@ -79,7 +80,6 @@ def test_messages_that_come_later_are_left_when_reading_what_is_available_now(
     query.awaitTermination()
     assert sum(late) <= 100
     wait_until(lambda: channel.count(queue) >= 4800)
-    assert not list((tmp_path / "spool").rglob("fresh-*"))
 
 
 def test_several_segments_are_read_by_several_tasks(
@@ -197,6 +197,36 @@ def test_a_broker_that_is_killed_and_comes_back_goes_on_being_read(spark: SparkS
             wait_until(lambda: set(bodies(spark, tmp_path)) == set(range(400)))
         finally:
             query.stop()
+
+
+@pytest.mark.parametrize("ack", ["commit", "spool"])
+def test_what_a_lost_connection_had_received_is_not_taken_twice(tmp_path: Path, ack: str) -> None:
+    with broker_process(tmp_path / "broker.db") as broker:
+        with Amqp(broker.port) as amqp:
+            channel = amqp.channel()
+            channel.declare("q", durable=True)
+            put(channel, "q", range(100))
+        live = LiveBroker("holtmq", broker.port)
+        reader = QueueStreamReader(amqp_options(live, queue="q", ack=ack, spool=tmp_path / "spool"))
+        state = reader._state()
+        received: list[Segment] = []
+        add = state._add
+
+        def note(segment: Segment) -> None:
+            received.append(segment)
+            add(segment)
+
+        state._add = note  # type: ignore[method-assign]
+        try:
+            state.start(0)
+            for expected in (100, 200):  # the second time all of them come again
+                wait_until(lambda expected=expected: sum(segment.rows for segment in received) == expected)  # type: ignore[misc]
+                if expected == 100:
+                    broker.kill()
+                    broker.start()
+            assert sum(segment.rows for segment in state.take(None)) == 100
+        finally:
+            reader.stop()
 
 
 @pytest.mark.parametrize(

@@ -9,6 +9,7 @@ compacted if it has an id.
 
 from __future__ import annotations
 
+import contextlib
 import json
 import re
 import uuid
@@ -24,7 +25,7 @@ from pyspark.sql.streaming.query import StreamingQuery
 from holtmq.errors import InvalidValueError
 from holtmq.spark.amqp.source import register
 from holtmq.spark.locks import FolderLock
-from holtmq.spark.parquet import WriteError, filesystem_of, located
+from holtmq.spark.parquet import SCHEME, WriteError, filesystem_of, located
 
 FILE_FORMATS = ("parquet", "orc", "json", "csv", "avro", "text")
 SEGMENTS_PER_FILE = 20
@@ -39,6 +40,10 @@ PATIENCE_S = 30.0
 """So long a compaction waits for another one to end."""
 HIDDEN = "_holtmq"
 """Below this, beside the data, lies what is being written; readers pass over names that start with an underscore."""
+
+
+class BusyError(WriteError):
+    """Somebody else does it already."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -86,7 +91,10 @@ def archive(
         query.awaitTermination()
     except KeyboardInterrupt:
         query.stop()
-    merged, removed = compact(spark, target, format=format) if compacts and format.lower() in FILE_FORMATS else (0, 0)
+    merged = removed = 0
+    if compacts and format.lower() in FILE_FORMATS:
+        with contextlib.suppress(BusyError):  # then another one does it
+            merged, removed = compact(spark, target, format=format)
     return ArchiveSummary(totals["messages"], totals["batches"], merged, removed)
 
 
@@ -151,24 +159,36 @@ class _Sink:
             self._filesystem, self._path = filesystem_of(target)
 
     def write(self, batch: DataFrame, batch_id: int) -> None:
-        counted = Observation()
         segments = batch.rdd.getNumPartitions()
+        count = 0
         if segments:
-            rows = batch.coalesce(-(-segments // SEGMENTS_PER_FILE)).observe(counted, F.count("*").alias("messages"))
-            self._write_rows(rows, _query_id(batch), batch_id)
+            rows = batch.coalesce(-(-segments // SEGMENTS_PER_FILE))
+            count = (self._append if self._filesystem is None else self._write_files)(rows, _query_id(batch), batch_id)
         if self._on_batch is not None:
-            self._on_batch(counted.get["messages"] if segments else 0)
+            self._on_batch(count)
 
     def finish_compaction(self) -> None:
         """What one that was cut short left undone: until then some messages may not be seen."""
-        if self._filesystem is not None:
-            _finish(self._filesystem, self._path)
-
-    def _write_rows(self, rows: DataFrame, query_id: str, batch_id: int) -> None:
-        writer = rows.write.format(self._format).partitionBy(*self._partition_by)
-        if self._filesystem is None:  # a table format, with transactions of its own; Delta takes one of these once
-            writer.mode("append").options(txnAppId=query_id, txnVersion=batch_id).save(self._target)
+        if self._filesystem is None or self._filesystem.get_file_info(f"{self._path}/{HIDDEN}").type == fs.FileType.NotFound:
             return
+        lock = FolderLock(self._filesystem, f"{self._path}/{HIDDEN}")
+        if lock.take(0):  # who has it finishes it
+            try:
+                _finish(self._filesystem, self._path)
+            finally:
+                lock.release()
+
+    def _append(self, rows: DataFrame, query_id: str, batch_id: int) -> int:
+        """To a table, with transactions of its own. Delta takes one with these options once, and skips it the next time."""
+        writer = rows.write.format(self._format).partitionBy(*self._partition_by)
+        writer.mode("append").options(txnAppId=query_id, txnVersion=batch_id).save(self._target)
+        return rows.count()
+
+    def _write_files(self, rows: DataFrame, query_id: str, batch_id: int) -> int:
+        assert self._filesystem is not None
+        counted = Observation()
+        observed = rows.observe(counted, F.count("*").alias("messages"))
+        writer = observed.write.format(self._format).partitionBy(*self._partition_by)
         batch_name = f"batch-{query_id.replace('-', '')[:12]}-{batch_id:09}"
         aside = f"{self._path}/{HIDDEN}/{batch_name}"
         writer.mode("overwrite").save(_uri(self._target, aside, self._path))
@@ -178,6 +198,7 @@ class _Sink:
             place = "/".join(part for part in (self._path, folder, f"{batch_name}-{number:03}.{suffix}") if part)
             self._filesystem.move("/".join(part for part in (aside, folder, name) if part), place)
         self._filesystem.delete_dir(aside)
+        return int(counted.get["messages"])
 
 
 def _query_id(batch: DataFrame) -> str:
@@ -189,12 +210,12 @@ def _query_id(batch: DataFrame) -> str:
 
 def _uri(target: str, path: str, root: str) -> str:
     """A path below the target, as Spark is to be told of it."""
-    return target.rstrip("/") + path[len(root) :] if "://" in target else path
+    return target.rstrip("/") + path[len(root) :] if SCHEME.match(target) else path
 
 
-def _data_files(filesystem: fs.FileSystem, root: str) -> Iterator[tuple[str, str]]:
-    """Folder (below the root) and name of each file of data."""
-    for info in filesystem.get_file_info(fs.FileSelector(root, recursive=True)):
+def _data_files(filesystem: fs.FileSystem, root: str, *, may_go: bool = False) -> Iterator[tuple[str, str]]:
+    """Folder (below the root) and name of each file of data; others may be at work there, so that folders go meanwhile."""
+    for info in filesystem.get_file_info(fs.FileSelector(root, recursive=True, allow_not_found=may_go)):
         below = info.path[info.path.index(root) + len(root) + 1 :]
         if info.type == fs.FileType.File and not any(part.startswith(("_", ".")) for part in below.split("/")):
             folder, _, name = below.rpartition("/")
@@ -219,7 +240,7 @@ def compact(
     filesystem.create_dir(f"{path}/{HIDDEN}", recursive=True)
     lock = FolderLock(filesystem, f"{path}/{HIDDEN}")
     if not lock.take(PATIENCE_S):
-        raise WriteError(f"{target} is being compacted by another process: expected one at a time")
+        raise BusyError(f"{target} is being compacted by another process: expected one at a time")
     try:
         _finish(filesystem, path)
         merged = dropped = 0
@@ -234,7 +255,7 @@ def compact(
 
 def _small_files(filesystem: fs.FileSystem, path: str, small_bytes: int) -> dict[str, list[str]]:
     """By folder, but without those of each query's last batch: Spark may write it again, and must find them to replace them."""
-    found = list(_data_files(filesystem, path))
+    found = list(_data_files(filesystem, path, may_go=True))
     newest: dict[str, str] = {}
     for query, number in (batch.groups() for _, name in found if (batch := BATCH.match(name))):
         newest[query] = max(number, newest.get(query, ""))
@@ -258,6 +279,7 @@ def _merge(
     kept = _without_duplicates(rows)
     aside = f"{path}/{HIDDEN}/compaction-{uuid.uuid4()}"
     kept.coalesce(max(1, size // MERGED_BYTES)).write.format(format_).mode("overwrite").save(_uri(target, aside, path))
+    after = spark.read.format(format_).load(_uri(target, aside, path)).count()
     new = [f"{aside}/{name}" for _, name in _data_files(filesystem, aside)]
     moves = {
         name: "/".join(part for part in (path, folder, f"merged-{uuid.uuid4()}.{name.split('.', 1)[1]}") if part)
@@ -267,7 +289,6 @@ def _merge(
     with filesystem.open_output_stream(f"{note}.part") as stream:
         stream.write(json.dumps({"aside": aside, "moves": moves, "replaced": places}).encode())
     filesystem.move(f"{note}.part", note)
-    after = spark.read.format(format_).load(_uri(target, aside, path)).count()
     _finish(filesystem, path)
     return before - after
 

@@ -23,13 +23,15 @@ class FolderLock:
 
     def take_if_left(self) -> bool:
         """Take it if somebody had it and can be seen to be gone."""
-        return self._is_local and Path(self._path).exists() and self._try_take()
+        return self._is_local and Path(self._path).exists() and self._try_take(os.O_RDWR)
 
     def take(self, patience_s: float) -> bool:
-        """Wait for it so long at most; the folder must be there. Whether we have it."""
+        """Wait for it so long at most. Whether we have it."""
         deadline = time.monotonic() + patience_s
-        while not self._try_take():
-            if time.monotonic() > deadline:
+        if self._is_local:
+            Path(self._path).parent.mkdir(parents=True, exist_ok=True)
+        while not self._try_take(os.O_RDWR | os.O_CREAT):
+            if time.monotonic() >= deadline:
                 return False
             time.sleep(POLL_S)
         return True
@@ -39,16 +41,21 @@ class FolderLock:
             os.close(self._descriptor)
             self._descriptor = None
 
-    def _try_take(self) -> bool:
+    def _try_take(self, flags: int) -> bool:
         if not self._is_local:
             return True
         import fcntl  # not on Windows
 
-        descriptor = os.open(self._path, os.O_RDWR | os.O_CREAT, 0o600)
+        descriptor = os.open(self._path, flags, 0o666)
         try:
             fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError:
+            if os.fstat(descriptor).st_ino != Path(self._path).stat().st_ino:
+                raise BlockingIOError  # somebody has removed the folder, and made it anew
+        except (BlockingIOError, FileNotFoundError):
             os.close(descriptor)
             return False
+        except OSError:  # a mounted file system that has no locks
+            os.close(descriptor)
+            return True
         self._descriptor = descriptor
         return True

@@ -9,6 +9,7 @@ those of the successful attempts in place. So a task that is retried, or run twi
 from __future__ import annotations
 
 import json
+import os
 import re
 import uuid
 from collections.abc import Iterator, Mapping
@@ -282,7 +283,8 @@ def route_files(spark: SparkSession, source: Source, target: str, order: Order, 
     """Run the job, and put what it wrote in place."""
     filesystem, path = filesystem_of(target)
     before = _require_writable(filesystem, path, target, mode)
-    if mode == "overwrite" and any(split.path in before for split in source.splits):
+    read = {_real(source.filesystem, split.path) for split in source.splits}
+    if mode == "overwrite" and not read.isdisjoint(_real(filesystem, name) for name in before):
         raise WriteError(f"{target} holds the messages that are to be read: expected another folder to overwrite")
     aside = f"{path}/{ASIDE}{uuid.uuid4()}"
     compression = str(spark.conf.get("spark.sql.parquet.compression.codec", "snappy"))
@@ -320,6 +322,11 @@ def _as_spark_names(path: str) -> str:
 
 # What Spark escapes in the name of a folder; the first equals sign is its own.
 _ESCAPES = {chr(code): f"%{code:02X}" for code in (*range(1, 0x20), 0x7F, *b"\"#%'*/:=?\\{[]^")} | {"\0": "="}
+
+
+def _real(filesystem: fs.FileSystem, path: str) -> str:
+    """The same for all ways to a file."""
+    return os.path.realpath(path) if isinstance(filesystem, fs.LocalFileSystem) else path
 
 
 def _require_writable(filesystem: fs.FileSystem, path: str, target: str, mode: str) -> set[str]:

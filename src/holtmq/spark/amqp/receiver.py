@@ -66,6 +66,10 @@ class Receiver(threading.Thread):
     def acknowledge(self, segment: Segment) -> None:
         self._may_ack.append(segment)
 
+    def has(self, segment: Segment) -> bool:
+        """Whether the connection on which it came is still there."""
+        return segment.connection_number == self._connection_number
+
     def stop(self) -> None:
         self._stopping.set()
 
@@ -75,7 +79,6 @@ class Receiver(threading.Thread):
             try:
                 with self._connect() as connection:
                     pause_s, lost_at = FIRST_PAUSE_S, None
-                    self._connection_number += 1
                     self._consume(connection)
             except ConnectionLostError as error:
                 lost_at = lost_at or time.monotonic()
@@ -87,6 +90,8 @@ class Receiver(threading.Thread):
             except Exception as error:  # noqa: BLE001  # whatever it is, the query must hear of it
                 self.error = error
                 return
+            finally:
+                self._connection_number += 1
 
     def _consume(self, connection: Connection) -> None:
         connection.call(wire.BasicQos(0, self._prefetch, False), wire.BasicQosOk)

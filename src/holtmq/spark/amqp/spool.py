@@ -53,8 +53,9 @@ class Spool:
     def passing(cls, folder: str | None) -> Spool:
         """One below the folder, or in a folder for temporary things, for a stream that needs it no longer than it runs."""
         parent = folder or tempfile.gettempdir()
-        for left in cls._left_in(parent):
-            left.remove()
+        with contextlib.suppress(OSError):  # others may tidy up as well, or it is another user's
+            for left in cls._left_in(parent):
+                left.remove()
         return cls(f"{folder.rstrip('/')}/{PASSING}{uuid.uuid4()}" if folder else tempfile.mkdtemp(prefix=PASSING))
 
     @classmethod
@@ -64,9 +65,8 @@ class Spool:
         for info in filesystem.get_file_info(fs.FileSelector(path, allow_not_found=True)):
             if info.type == fs.FileType.Directory and info.base_name.startswith(PASSING):
                 spool = cls(f"{folder.rstrip('/')}/{info.base_name}")
-                with contextlib.suppress(PermissionError):  # another user's
-                    if spool._lock.take_if_left():
-                        yield spool
+                if spool._lock.take_if_left():
+                    yield spool
 
     def remove(self) -> None:
         self._filesystem.delete_dir(self._path)
@@ -125,6 +125,9 @@ class Spool:
             if found and int(found.group(1)) > last:
                 self._filesystem.move(name, f"{self._path}/taken-{found.group(1)}.arrow")
         return [(name, self._rows(name)) for name in sorted(self._names()) if TAKEN.search(name)]
+
+    def forget(self, name: str) -> None:
+        self._filesystem.delete_file(name)
 
     def remove_fresh(self) -> None:
         """Segments that never got a number go: their messages were not acknowledged, and come again."""

@@ -75,8 +75,9 @@ class QueueStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         return ReadMaxRows(self._most_rows)
 
     def prepareForTriggerAvailableNow(self) -> None:  # noqa: N802
+        state = self._state()  # first: who had the spool before gives back what it holds
         with self._broker.connect("holtmq.spark") as connection:
-            self._state().target = ready_messages(connection, self._queue)
+            state.target = ready_messages(connection, self._queue)
 
     def latestOffset(self, start: dict[str, Any], limit: ReadLimit) -> dict[str, Any]:  # noqa: N802
         state = self._state()
@@ -178,6 +179,7 @@ class _Running:
         taken: list[Segment] = []
         rows = 0
         with self._lock:
+            self._drop_lost()
             while self._fresh and (not taken or most is None or rows + self._fresh[0].rows <= most):
                 if self.target is not None and self._taken >= self.target:
                     break
@@ -186,6 +188,13 @@ class _Running:
                 rows += segment.rows
                 self._taken += segment.rows
         return taken
+
+    def _drop_lost(self) -> None:
+        """Segments that were received on a connection which is lost were not acknowledged, and come again."""
+        lost = [segment for segment in self._fresh if segment.receiver is not None and not segment.receiver.has(segment)]
+        for segment in lost:
+            self._fresh.remove(segment)
+            self.spool.forget(segment.name)
 
     def number(self, segment: Segment, number: int) -> None:
         """A batch has the segment from now on."""
