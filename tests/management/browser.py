@@ -8,9 +8,9 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 
 import pytest
-from playwright.sync_api import Browser, Page, sync_playwright
+from playwright.sync_api import Browser, Page, expect, sync_playwright
 
-TIMEOUT_MS = 10_000
+TIMEOUT_MS = 30_000
 
 
 @contextmanager
@@ -21,6 +21,7 @@ def running_browser() -> Iterator[Browser]:
         if os.environ.get("HOLTMQ_REQUIRE_PEERS"):
             pytest.fail(reason)
         pytest.skip(reason)
+    expect.set_options(timeout=TIMEOUT_MS)
     with sync_playwright() as playwright:
         browser = playwright.chromium.launch(executable_path=program, args=["--no-sandbox", "--disable-dev-shm-usage"])
         yield browser

@@ -137,8 +137,9 @@ export const Text = ({ label, hint, ...rest }) => html`<${Field} label=${label} 
 
 export const Check = ({ label, ...rest }) => html`<label class="check"><input type="checkbox" ...${rest} /> ${label}</label>`;
 
+/** Its name is said again: the text of a label around a list would be that of all its options too. */
 export const Choice = ({ label, options, ...rest }) =>
-  html`<${Field} label=${label}><select ...${rest}>${options.map((option) => html`<option value=${option.value ?? option}>${option.label ?? option}</option>`)}</select><//>`;
+  html`<${Field} label=${label}><select aria-label=${label} ...${rest}>${options.map((option) => html`<option value=${option.value ?? option}>${option.label ?? option}</option>`)}</select><//>`;
 
 const READERS = {
   text: (value) => value,
