@@ -187,6 +187,12 @@ def test_rows_that_are_no_messages_fail_the_job_in_words(
         write(rows_to(spark, queue).withColumn(column, F.lit(value).cast("int" if isinstance(value, int) else "string")), live)
 
 
+def test_what_was_published_cannot_be_overwritten(spark: SparkSession) -> None:
+    rows = spark.sql("select '' as exchange, 'q' as routing_key, 'm' as body")
+    with pytest.raises(PySparkException, match="can't be overwritten: expected mode append, got overwrite"):
+        rows.write.format("amqp").option("url", "amqp://127.0.0.1:1").mode("overwrite").save()
+
+
 def test_publish_checks_its_options_at_once(spark: SparkSession) -> None:
     with pytest.raises(InvalidValueError, match="expected the option 'url'"):
         publish(rows_to(spark, "q"))

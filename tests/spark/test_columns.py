@@ -90,5 +90,11 @@ def test_a_timestamp_without_a_zone_is_in_utc_wherever_it_is_sent(monkeypatch: p
     assert Properties(sent.raw_properties).to_dict() == {"timestamp": datetime(2026, 1, 1, tzinfo=UTC)}
 
 
+def test_a_number_beyond_64_bits_is_told_with_the_key() -> None:
+    row = {"exchange": "", "routing_key": "k", "body": b"", "headers": '{"n": 1180591620717411303424}'}
+    with pytest.raises(InvalidValueError, match="a message with key 'k' has a property that can't be sent"):
+        list(Messages(SCHEMA, None, persistent=False).of(pa.RecordBatch.from_pylist([row], ARROW_SCHEMA)))
+
+
 def test_no_deliveries_are_no_rows() -> None:
     assert Rows("q").of([]).num_rows == 0

@@ -16,6 +16,7 @@ from pyspark.sql import DataFrame, SparkSession
 
 from holtmq import Binding, Exchange, InvalidValueError, Queue, Router, Topology
 from holtmq.spark import Choice, archive, compact, compare, replay, report, route, route_job
+from holtmq.spark.locks import FolderLock
 from holtmq.spark.messages import Matters
 from holtmq.spark.parquet import Source, Split, Work, WriteError, _batch_rows, filesystem_of, located
 from holtmq.spark.routes import Order, PackedTopology
@@ -107,9 +108,10 @@ def test_a_failed_job_leaves_the_target_as_it_was(spark: SparkSession, traffic: 
     assert sorted(path.name for path in Path(target).iterdir()) == before
 
 
-def test_a_folder_is_not_overwritten_with_what_is_read_from_it(spark: SparkSession, traffic: str) -> None:
+def test_a_folder_is_not_overwritten_with_what_is_read_from_it(spark: SparkSession, traffic: str, tmp_path: Path) -> None:
     before = sorted(Path(traffic).rglob("*"))
-    for target in (traffic, str(Path(traffic).parent)):
+    (tmp_path / "another way").symlink_to(traffic)
+    for target in (traffic, str(Path(traffic).parent), str(tmp_path / "another way")):
         with pytest.raises(WriteError, match="holds the messages that are to be read: expected another folder to overwrite"):
             route_job(spark, traffic, target, SHOP, mode="overwrite", unroutable="drop")
     assert sorted(Path(traffic).rglob("*")) == before
@@ -354,6 +356,16 @@ def test_the_newest_batch_is_not_merged_for_it_may_be_written_again(spark: Spark
     assert names == {"batch-aaaaaaaaaaaa-000000008", "batch-bbbbbbbbbbbb-000000004"}
     (merged,) = tmp_path.glob("merged-*.parquet")
     assert sorted(filter(None, pq.read_table(merged).column("b").to_pylist())) == [1, 2, 3]
+
+
+def test_one_compaction_at_a_time(spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("holtmq.spark.archives.PATIENCE_S", 0.1)
+    other = FolderLock(*filesystem_of(str(tmp_path / "_holtmq")))
+    assert other.take(0)
+    with pytest.raises(WriteError, match="is being compacted by another process: expected one at a time"):
+        compact(spark, str(tmp_path))
+    other.release()
+    assert compact(spark, str(tmp_path)) == (0, 0)
 
 
 def test_a_compaction_that_was_cut_short_is_completed(
