@@ -22,7 +22,7 @@ from huey.storage import SqliteStorage
 from litequeue import LiteQueue
 
 import holtmq
-from holtmq.embedded import Queue
+from holtmq.embedded import QueueHandle
 
 BODY = b"x" * 100
 PLOT = Path(__file__).with_name("embedded.svg")
@@ -191,7 +191,7 @@ class Bench:
             sizes["after purge and vacuum"] = size()
         return sizes
 
-    def queue(self) -> Queue:
+    def queue(self) -> QueueHandle:
         return holtmq.open(self.new_path(), durability=self.durability).queue("q")
 
     def litequeue(self) -> LiteQueue:
@@ -221,7 +221,7 @@ class Bench:
             print(f"| {name} | {per_second:,.0f} | {ours / per_second:,.1f} x |")
 
 
-def pattern_times(queue: Queue, keys: int, popped: int) -> dict[str, float]:
+def pattern_times(queue: QueueHandle, keys: int, popped: int) -> dict[str, float]:
     """What a pop and its ack cost by one pattern and another; each pattern was asked for once before."""
 
     def timed(pattern: str | None) -> float:
@@ -246,7 +246,7 @@ def pattern_times(queue: Queue, keys: int, popped: int) -> dict[str, float]:
     }
 
 
-def pop_and_ack(queue: Queue, count: int, pattern: str | None = None) -> None:
+def pop_and_ack(queue: QueueHandle, count: int, pattern: str | None = None) -> None:
     for _ in range(count):
         message = queue.pop(pattern)
         assert message is not None

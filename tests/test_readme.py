@@ -67,7 +67,7 @@ def test_commands_print_what_the_page_shows(block: str) -> None:
 
 def test_the_example_topology_is_the_one_of_the_demo() -> None:
     from holtmq import Topology
-    from holtmq.cli.demo import shop
+    from holtmq.cli.demo_command import shop
 
     example = Topology.from_definitions(ROOT / "examples" / "shop.json")
     assert (example.exchanges, example.queues, example.bindings) == (shop().exchanges, shop().queues, shop().bindings)

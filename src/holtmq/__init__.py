@@ -1,6 +1,6 @@
 """HoltMQ: AMQP routing from one file to a cluster."""
 
-from holtmq.embedded import Embedded, Message, aio, open  # noqa: A004  # holtmq.open reads as it should
+from holtmq.embedded import EmbeddedBroker, Message, aio, open  # noqa: A004  # holtmq.open reads as it should
 from holtmq.embedded.legacy import migrate, migrate_pattern
 from holtmq.errors import (
     AccessRefusedError,
@@ -35,7 +35,7 @@ __all__ = [
     "Binding",
     "BindingArgumentsMismatchError",
     "DefinitionsError",
-    "Embedded",
+    "EmbeddedBroker",
     "Entry",
     "Exchange",
     "Explanation",

@@ -10,10 +10,10 @@ import pytest
 from holtmq.broker.broker import Broker
 from holtmq.broker.channel import Channel
 from holtmq.broker.consumer import Consumer
-from holtmq.broker.message import Message
+from holtmq.broker.queued_message import QueuedMessage
 from holtmq.server.startup import recover
-from holtmq.store.database import Database
-from holtmq.store.journal import Journal
+from holtmq.store.sqlite.batch_journal import SqliteJournal
+from holtmq.store.sqlite.database import SqliteDatabase
 from holtmq.table import FieldValue
 from holtmq.wire.content import encode_properties, make_content
 
@@ -25,20 +25,22 @@ class Client:
 
     def __init__(self, bench: Bench) -> None:
         self.is_writable = True
-        self.deliveries: list[tuple[int, Message, bool]] = []
+        self.deliveries: list[tuple[int, QueuedMessage, bool]] = []
         self.confirms: list[tuple[int, bool]] = []
         self.refused: list[int] = []
-        self.returned: list[Message] = []
+        self.returned: list[QueuedMessage] = []
         self.cancelled: list[str] = []
         self._bench = bench
-        session = bench.broker.open_session(bench.broker.accounts.users["guest"], "/")
+        session = bench.broker.open_session(bench.broker.authorization.users["guest"], "/")
         self.channel: Channel = session.open_channel(1, self)
 
     @property
     def bodies(self) -> list[bytes]:
         return [message.body for _, message, _ in self.deliveries]
 
-    def deliver(self, consumer: Consumer, first_tag: int, messages: Sequence[Message], redelivered: Collection[int]) -> None:
+    def deliver(
+        self, consumer: Consumer, first_tag: int, messages: Sequence[QueuedMessage], redelivered: Collection[int]
+    ) -> None:
         for tag, message in enumerate(messages, first_tag):
             self.deliveries.append((tag, message, message.id in redelivered))
 
@@ -48,7 +50,7 @@ class Client:
     def refuse(self, tag: int) -> None:
         self.refused.append(tag)
 
-    def give_back(self, message: Message) -> None:
+    def give_back(self, message: QueuedMessage) -> None:
         self.returned.append(message)
 
     def cancel(self, consumer: Consumer) -> None:
@@ -77,7 +79,7 @@ class Bench:
     """Everything of a broker that a test touches."""
 
     def __init__(self) -> None:
-        self.journal = Journal(Database(":memory:"))
+        self.journal = SqliteJournal(SqliteDatabase(":memory:"))
         self.broker = Broker(self.journal)
         self.now_ms = START_MS
         self.broker.begin(self.now_ms)

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from holtmq import open as open_file
-from holtmq.cli.demo import shop
+from holtmq.cli.demo_command import shop
 from holtmq.testing import TestBroker
 from tests.topology.record_exports import FOLDER
 

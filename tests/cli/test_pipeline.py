@@ -12,7 +12,7 @@ from pyspark.sql import SparkSession
 
 from holtmq import Binding, Exchange, Queue, Topology
 from holtmq.cli.main import main
-from holtmq.cli.pipeline import tell_spark_error
+from holtmq.cli.pipeline_commands import tell_spark_error
 from tests.amqp_client import Amqp
 from tests.server.process import broker_process
 

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 import pytest
 
 from holtmq.client.address import Address, Tls, without_password
-from holtmq.client.connection import Connection, ConnectionLostError, RefusedError
+from holtmq.client.blocking_connection import BlockingConnection, ConnectionLostError, RefusedError
 from holtmq.client.publisher import Outgoing, Publisher, PublishError
 from holtmq.errors import InvalidValueError
 from holtmq.testing import TestBroker, running_broker
@@ -29,8 +29,8 @@ def channel(broker: TestBroker) -> Iterator[Channel]:
         yield amqp.channel()
 
 
-def connect(broker: TestBroker) -> Connection:
-    return Connection(Address(broker.host, broker.port))
+def connect(broker: TestBroker) -> BlockingConnection:
+    return BlockingConnection(Address(broker.host, broker.port))
 
 
 @pytest.mark.parametrize(
@@ -60,9 +60,9 @@ def test_a_password_is_not_shown() -> None:
 
 def test_wrong_passwords_and_lost_brokers_are_told_apart(broker: TestBroker) -> None:
     with pytest.raises(RefusedError, match="ACCESS_REFUSED"):
-        Connection(Address(broker.host, broker.port, password="wrong"))
+        BlockingConnection(Address(broker.host, broker.port, password="wrong"))
     with pytest.raises(ConnectionLostError, match=r"no broker at amqp://127\.0\.0\.1:1/%2F"):
-        Connection(Address("127.0.0.1", 1))
+        BlockingConnection(Address("127.0.0.1", 1))
 
 
 def test_messages_are_published_with_frames_of_any_size(broker: TestBroker, channel: Channel) -> None:

@@ -9,7 +9,7 @@ from typing import assert_never
 
 import amqp
 
-from holtmq import Binding, Embedded, Exchange, Queue, Router
+from holtmq import Binding, EmbeddedBroker, Exchange, Queue, Router
 from holtmq.errors import AmqpError
 from holtmq.table import to_plain
 from tests.conformance.naive import NaiveBroker, RefusedError
@@ -75,7 +75,7 @@ class NaiveTarget(LocalTarget):
 class EmbeddedTarget(Target):
     """A HoltMQ file: each message is published, and popped from whatever queues it came to."""
 
-    def __init__(self, mq: Embedded) -> None:
+    def __init__(self, mq: EmbeddedBroker) -> None:
         self._mq = mq
         self._queues: set[str] = set()
 

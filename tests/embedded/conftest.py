@@ -27,7 +27,7 @@ def clock() -> Clock:
 
 
 @pytest.fixture(params=["file", "memory"])
-def mq(request: pytest.FixtureRequest, tmp_path: Path, clock: Clock) -> Iterator[holtmq.Embedded]:
+def mq(request: pytest.FixtureRequest, tmp_path: Path, clock: Clock) -> Iterator[holtmq.EmbeddedBroker]:
     path = tmp_path / "shop.db" if request.param == "file" else ":memory:"
     with holtmq.open(path, durability="off", clock=clock) as opened:
         yield opened

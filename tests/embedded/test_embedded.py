@@ -33,14 +33,14 @@ def test_a_message_reaches_every_queue_of_its_route_and_its_body_is_kept_once(tm
         assert sqlite3.connect(path).execute("SELECT count(*) FROM messages").fetchone() == (0,)
 
 
-def test_a_message_without_a_queue_is_not_kept(mq: holtmq.Embedded) -> None:
+def test_a_message_without_a_queue_is_not_kept(mq: holtmq.EmbeddedBroker) -> None:
     mq.declare_exchange("x", "direct")
     assert mq.publish("m", "k", exchange="x") is None
     with pytest.raises(holtmq.NotFoundError, match="no exchange 'nowhere' in vhost '/'"):
         mq.publish("m", "k", exchange="nowhere")
 
 
-def test_bindings_give_priority_and_time_to_live_where_the_message_has_none(mq: holtmq.Embedded, clock: Clock) -> None:
+def test_bindings_give_priority_and_time_to_live_where_the_message_has_none(mq: holtmq.EmbeddedBroker, clock: Clock) -> None:
     mq.declare_exchange("x", "topic")
     queue = mq.declare_queue("q")
     mq.bind("q", "x", "#", arguments={"x-priority": 7, "x-message-ttl": 1000})
@@ -52,7 +52,7 @@ def test_bindings_give_priority_and_time_to_live_where_the_message_has_none(mq: 
     assert [m.text for m in queue.pop_many(5)] == ["own"]
 
 
-def test_a_full_queue_among_several_gets_nothing_and_the_others_do(mq: holtmq.Embedded) -> None:
+def test_a_full_queue_among_several_gets_nothing_and_the_others_do(mq: holtmq.EmbeddedBroker) -> None:
     mq.declare_exchange("x", "fanout")
     small, large = mq.declare_queue("small", max_length=1), mq.declare_queue("large")
     for name in ("small", "large"):
@@ -88,7 +88,7 @@ def test_everything_is_there_again_after_opening_the_file_again(tmp_path: Path) 
     assert holtmq.Topology.load(path) == before
 
 
-def test_an_unbind_must_name_the_arguments(mq: holtmq.Embedded) -> None:
+def test_an_unbind_must_name_the_arguments(mq: holtmq.EmbeddedBroker) -> None:
     mq.declare_exchange("x", "direct")
     mq.declare_queue("q")
     mq.bind("q", "x", "k", arguments={"a": 1})
@@ -99,7 +99,7 @@ def test_an_unbind_must_name_the_arguments(mq: holtmq.Embedded) -> None:
     assert mq.topology().bindings == ()
 
 
-def test_deleting_a_queue_deletes_its_messages_and_bindings(mq: holtmq.Embedded) -> None:
+def test_deleting_a_queue_deletes_its_messages_and_bindings(mq: holtmq.EmbeddedBroker) -> None:
     mq.declare_exchange("x", "fanout")
     mq.declare_queue("q")
     mq.bind("q", "x")
@@ -110,7 +110,7 @@ def test_deleting_a_queue_deletes_its_messages_and_bindings(mq: holtmq.Embedded)
     assert mq.queue("q").size() == 0
 
 
-def test_a_transaction_is_all_or_nothing(mq: holtmq.Embedded) -> None:
+def test_a_transaction_is_all_or_nothing(mq: holtmq.EmbeddedBroker) -> None:
     queue = mq.queue("in")
     queue.put("m")
 
@@ -186,14 +186,14 @@ def test_the_seeds_view_of_segments_is_there(tmp_path: Path) -> None:
         assert rows.fetchall() == [(0, "orders"), (1, "electronics"), (2, "laptops")]
 
 
-def test_explain_works_on_the_file(mq: holtmq.Embedded) -> None:
+def test_explain_works_on_the_file(mq: holtmq.EmbeddedBroker) -> None:
     mq.declare_exchange("orders", "topic")
     mq.declare_queue("laptops")
     mq.bind("laptops", "orders", "orders.*.laptops")
     assert mq.explain("orders", ["orders", "eu", "laptops"]).queues == ("laptops",)
 
 
-def test_a_closed_file_says_so(mq: holtmq.Embedded) -> None:
+def test_a_closed_file_says_so(mq: holtmq.EmbeddedBroker) -> None:
     queue = mq.queue("q")
     mq.close()
     with pytest.raises(holtmq.StoreClosedError, match="was closed"):

@@ -13,7 +13,7 @@ from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
 
 import holtmq
 from holtmq.routing.pattern import split
-from holtmq.store import messages
+from holtmq.store.sqlite import message_store
 from tests.conformance.naive import fits
 from tests.embedded.conftest import Clock
 
@@ -173,9 +173,9 @@ class WalkingQueueMachine(QueueMachine):
     def __init__(self) -> None:
         super().__init__()
         self._patch = pytest.MonkeyPatch()
-        self._patch.setattr(messages, "MANY_KEYS", 1)
-        self._patch.setattr(messages, "LOOK_STEP", 1)
-        self._patch.setattr(messages, "LOOK_AHEAD", 3)
+        self._patch.setattr(message_store, "MANY_KEYS", 1)
+        self._patch.setattr(message_store, "LOOK_STEP", 1)
+        self._patch.setattr(message_store, "LOOK_AHEAD", 3)
 
     def teardown(self) -> None:
         self._patch.undo()

@@ -7,7 +7,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import holtmq
-from holtmq.embedded import Queue
+from holtmq.embedded import QueueHandle
 from holtmq.routing.pattern import split
 from tests.conformance.naive import fits
 from tests.conformance.strategies import keys, patterns
@@ -33,7 +33,7 @@ def matching(pattern: str, among: list[str]) -> list[str]:
 
 
 @pytest.mark.parametrize("pattern", PATTERNS)
-def test_a_pattern_takes_what_it_fits_in_order_and_leaves_the_rest(mq: holtmq.Embedded, pattern: str) -> None:
+def test_a_pattern_takes_what_it_fits_in_order_and_leaves_the_rest(mq: holtmq.EmbeddedBroker, pattern: str) -> None:
     queue = mq.queue("q")
     queue.put_many([(key, key) for key in KEYS])
     taken = []
@@ -43,7 +43,7 @@ def test_a_pattern_takes_what_it_fits_in_order_and_leaves_the_rest(mq: holtmq.Em
     assert sorted(m.routing_key for m in queue.list_messages("ready")) == sorted(set(KEYS) - set(taken))
 
 
-def test_the_routers_table_of_topic_cases_holds_for_pops(mq: holtmq.Embedded) -> None:
+def test_the_routers_table_of_topic_cases_holds_for_pops(mq: holtmq.EmbeddedBroker) -> None:
     """Each topic scenario of the table: the patterns that are bound pop the messages that are published."""
     for number, scenario in enumerate(s for s in load() if s.rule.startswith("topic:")):
         bound = {
@@ -74,12 +74,12 @@ def test_pops_agree_with_the_naive_matcher(messages: list[tuple[str, int]], want
         assert popped == [message_id for _, message_id in sorted(expected)]
 
 
-def fill(queue: Queue, noise: int) -> None:
+def fill(queue: QueueHandle, noise: int) -> None:
     queue.put_many([("noise", f"noise.k{n % 100}") for n in range(noise)])
     queue.put_many([(f"m{n}", f"wanted.k{n}") for n in range(200)])
 
 
-def test_a_pattern_of_many_keys_finds_what_lies_deep_in_the_queue(mq: holtmq.Embedded) -> None:
+def test_a_pattern_of_many_keys_finds_what_lies_deep_in_the_queue(mq: holtmq.EmbeddedBroker) -> None:
     queue = mq.queue("q")
     fill(queue, noise=6_000)
     assert [message.text for message in queue.pop_many(5, "wanted.*")] == ["m0", "m1", "m2", "m3", "m4"]
@@ -88,7 +88,7 @@ def test_a_pattern_of_many_keys_finds_what_lies_deep_in_the_queue(mq: holtmq.Emb
     assert message.text == "m5"
 
 
-def test_what_becomes_ready_before_the_place_last_looked_at_is_found(mq: holtmq.Embedded, clock: Clock) -> None:
+def test_what_becomes_ready_before_the_place_last_looked_at_is_found(mq: holtmq.EmbeddedBroker, clock: Clock) -> None:
     """The place up to which nothing was found is kept; whatever becomes ready before it must be seen all the same."""
     queue = mq.queue("q")
     wanted = [f"wanted.k{n}" for n in range(60)]
@@ -117,7 +117,7 @@ def test_what_becomes_ready_before_the_place_last_looked_at_is_found(mq: holtmq.
     assert [pop().text for _ in range(2)] == ["urgent", "early wanted.k0"], "their leases are over"
 
 
-def test_an_undone_transaction_leaves_no_trace_in_what_is_remembered(mq: holtmq.Embedded) -> None:
+def test_an_undone_transaction_leaves_no_trace_in_what_is_remembered(mq: holtmq.EmbeddedBroker) -> None:
     queue = mq.queue("q")
     fill(queue, noise=500)
 

@@ -7,27 +7,27 @@ from typing import Any
 import pytest
 
 import holtmq
-from holtmq.embedded import Queue
+from holtmq.embedded import QueueHandle
 from tests.embedded.conftest import Clock
 
 
 @pytest.fixture
-def queue(mq: holtmq.Embedded) -> Queue:
+def queue(mq: holtmq.EmbeddedBroker) -> QueueHandle:
     return mq.queue("q")
 
 
-def popped(queue: Queue, pattern: str | None = None) -> str | None:
+def popped(queue: QueueHandle, pattern: str | None = None) -> str | None:
     message = queue.pop(pattern)
     return None if message is None else message.text
 
 
-def test_messages_come_in_the_order_in_which_they_were_put(queue: Queue) -> None:
+def test_messages_come_in_the_order_in_which_they_were_put(queue: QueueHandle) -> None:
     ids = [queue.put(f"m{n}") for n in range(5)] + list(queue.put_many([("m5", "a"), ("m6", "b")])) + [queue.put("m7")]
     assert ids == sorted(ids)
     assert [popped(queue) for _ in range(9)] == [f"m{n}" for n in range(8)] + [None]
 
 
-def test_the_order_is_of_arrival_even_where_the_clock_runs_backwards(queue: Queue, clock: Clock) -> None:
+def test_the_order_is_of_arrival_even_where_the_clock_runs_backwards(queue: QueueHandle, clock: Clock) -> None:
     queue.put("first")
     clock.advance(-3600)
     queue.put("second")
@@ -37,7 +37,7 @@ def test_the_order_is_of_arrival_even_where_the_clock_runs_backwards(queue: Queu
     assert popped(queue) == "third"
 
 
-def test_an_id_is_never_given_twice(queue: Queue, clock: Clock) -> None:
+def test_an_id_is_never_given_twice(queue: QueueHandle, clock: Clock) -> None:
     ids = []
     for _ in range(3):
         ids.append(queue.put("m"))
@@ -48,13 +48,13 @@ def test_an_id_is_never_given_twice(queue: Queue, clock: Clock) -> None:
     assert len(set(ids)) == 3
 
 
-def test_higher_priorities_come_first_and_equal_ones_in_order(queue: Queue) -> None:
+def test_higher_priorities_come_first_and_equal_ones_in_order(queue: QueueHandle) -> None:
     for text, priority in (("a", 0), ("b", 5), ("c", 5), ("d", None), ("e", 255)):
         queue.put(text, priority=priority)
     assert [popped(queue) for _ in range(5)] == ["e", "b", "c", "a", "d"]
 
 
-def test_a_message_knows_what_it_was_put_with(queue: Queue, clock: Clock) -> None:
+def test_a_message_knows_what_it_was_put_with(queue: QueueHandle, clock: Clock) -> None:
     message_id = queue.put({"a": [1, "ü"]}, ["x", "y"], headers={"n": 1, "raw": b"\x00"}, priority=3, ttl_ms=5000)
     message = queue.get(message_id)
     assert message is not None
@@ -76,14 +76,14 @@ def test_a_message_knows_what_it_was_put_with(queue: Queue, clock: Clock) -> Non
 @pytest.mark.parametrize(
     ("content", "body"), [(b"\x00\xff", b"\x00\xff"), ("ü", "ü".encode()), ([1], b"[1]"), (None, b"null"), (b"", b"")]
 )
-def test_content_is_bytes_text_or_json(queue: Queue, content: Any, body: bytes) -> None:
+def test_content_is_bytes_text_or_json(queue: QueueHandle, content: Any, body: bytes) -> None:
     queue.put(content)
     message = queue.pop()
     assert message is not None
     assert message.body == body
 
 
-def test_an_acknowledged_message_is_gone(queue: Queue) -> None:
+def test_an_acknowledged_message_is_gone(queue: QueueHandle) -> None:
     queue.put("m")
     message = queue.pop()
     assert message is not None
@@ -93,7 +93,7 @@ def test_an_acknowledged_message_is_gone(queue: Queue) -> None:
     assert queue.list_messages() == []
 
 
-def test_settling_twice_is_refused(queue: Queue) -> None:
+def test_settling_twice_is_refused(queue: QueueHandle) -> None:
     queue.put("m")
     message = queue.pop()
     assert message is not None
@@ -103,7 +103,7 @@ def test_settling_twice_is_refused(queue: Queue) -> None:
             settle()
 
 
-def test_a_message_comes_back_when_its_lease_runs_out(queue: Queue, clock: Clock) -> None:
+def test_a_message_comes_back_when_its_lease_runs_out(queue: QueueHandle, clock: Clock) -> None:
     queue.put("m")
     first = queue.pop(lease_s=10)
     clock.advance(9.9)
@@ -118,7 +118,7 @@ def test_a_message_comes_back_when_its_lease_runs_out(queue: Queue, clock: Clock
     second.ack()
 
 
-def test_a_lease_that_ran_out_can_still_be_settled_if_nobody_else_took_the_message(queue: Queue, clock: Clock) -> None:
+def test_a_lease_that_ran_out_can_still_be_settled_if_nobody_else_took_the_message(queue: QueueHandle, clock: Clock) -> None:
     queue.put("m")
     message = queue.pop(lease_s=10)
     clock.advance(100)
@@ -127,7 +127,7 @@ def test_a_lease_that_ran_out_can_still_be_settled_if_nobody_else_took_the_messa
     assert queue.pop() is None
 
 
-def test_extending_a_lease_keeps_the_message(queue: Queue, clock: Clock) -> None:
+def test_extending_a_lease_keeps_the_message(queue: QueueHandle, clock: Clock) -> None:
     queue.put("m")
     message = queue.pop(lease_s=10)
     assert message is not None
@@ -138,7 +138,7 @@ def test_extending_a_lease_keeps_the_message(queue: Queue, clock: Clock) -> None
     message.ack()
 
 
-def test_a_message_that_is_retried_keeps_its_place(queue: Queue) -> None:
+def test_a_message_that_is_retried_keeps_its_place(queue: QueueHandle) -> None:
     queue.put_many([("a", ""), ("b", "")])
     first = queue.pop()
     assert first is not None
@@ -146,7 +146,7 @@ def test_a_message_that_is_retried_keeps_its_place(queue: Queue) -> None:
     assert [popped(queue), popped(queue)] == ["a", "b"]
 
 
-def test_a_retry_can_wait(queue: Queue, clock: Clock) -> None:
+def test_a_retry_can_wait(queue: QueueHandle, clock: Clock) -> None:
     queue.put("m")
     message = queue.pop()
     assert message is not None
@@ -156,7 +156,7 @@ def test_a_retry_can_wait(queue: Queue, clock: Clock) -> None:
     assert popped(queue) == "m"
 
 
-def test_a_delayed_message_is_not_to_be_had_before(queue: Queue, clock: Clock) -> None:
+def test_a_delayed_message_is_not_to_be_had_before(queue: QueueHandle, clock: Clock) -> None:
     queue.put("late", delay_s=10)
     queue.put("early")
     assert [popped(queue), popped(queue)] == ["early", None]
@@ -164,7 +164,7 @@ def test_a_delayed_message_is_not_to_be_had_before(queue: Queue, clock: Clock) -
     assert popped(queue) == "late"
 
 
-def test_a_failed_message_stays_until_it_is_retried(queue: Queue) -> None:
+def test_a_failed_message_stays_until_it_is_retried(queue: QueueHandle) -> None:
     queue.put("m")
     message = queue.pop()
     assert message is not None
@@ -175,7 +175,7 @@ def test_a_failed_message_stays_until_it_is_retried(queue: Queue) -> None:
     assert popped(queue) == "m"
 
 
-def test_retrying_what_is_locked_or_missing_is_refused(queue: Queue) -> None:
+def test_retrying_what_is_locked_or_missing_is_refused(queue: QueueHandle) -> None:
     queue.put("m")
     message = queue.pop()
     assert message is not None
@@ -185,7 +185,7 @@ def test_retrying_what_is_locked_or_missing_is_refused(queue: Queue) -> None:
         queue.retry(17)
 
 
-def test_a_message_tried_too_often_is_dead(mq: holtmq.Embedded, clock: Clock) -> None:
+def test_a_message_tried_too_often_is_dead(mq: holtmq.EmbeddedBroker, clock: Clock) -> None:
     queue = mq.declare_queue("poison", max_attempts=2)
     queue.put("m")
     for _ in range(2):
@@ -198,7 +198,7 @@ def test_a_message_tried_too_often_is_dead(mq: holtmq.Embedded, clock: Clock) ->
     assert popped(queue) == "m"
 
 
-def test_a_dead_message_goes_to_the_dead_letter_queue(mq: holtmq.Embedded) -> None:
+def test_a_dead_message_goes_to_the_dead_letter_queue(mq: holtmq.EmbeddedBroker) -> None:
     queue = mq.declare_queue("work", max_attempts=1, dead_letter_queue="dead")
     dead_letters = mq.declare_queue("dead")
     queue.put("m", "a.b", headers={"h": 1})
@@ -212,7 +212,7 @@ def test_a_dead_message_goes_to_the_dead_letter_queue(mq: holtmq.Embedded) -> No
     assert letter.headers == {"h": 1}
 
 
-def test_dead_letters_may_go_through_an_internal_exchange(mq: holtmq.Embedded) -> None:
+def test_dead_letters_may_go_through_an_internal_exchange(mq: holtmq.EmbeddedBroker) -> None:
     mq.declare_exchange("graves", "topic", internal=True)
     dead_letters = mq.declare_queue("dead")
     mq.bind("dead", "graves", "#")
@@ -224,7 +224,7 @@ def test_dead_letters_may_go_through_an_internal_exchange(mq: holtmq.Embedded) -
     assert popped(dead_letters, "a.b") == "m"
 
 
-def test_an_expired_message_is_dropped_or_goes_to_the_dead_letters(mq: holtmq.Embedded, clock: Clock) -> None:
+def test_an_expired_message_is_dropped_or_goes_to_the_dead_letters(mq: holtmq.EmbeddedBroker, clock: Clock) -> None:
     plain, lettered, dead = (
         mq.declare_queue("plain", ttl_ms=1000),
         mq.declare_queue("lettered", dead_letter_queue="dead"),
@@ -240,7 +240,7 @@ def test_an_expired_message_is_dropped_or_goes_to_the_dead_letters(mq: holtmq.Em
     assert popped(dead) == "c"
 
 
-def test_a_full_queue_refuses_and_nothing_is_added(mq: holtmq.Embedded) -> None:
+def test_a_full_queue_refuses_and_nothing_is_added(mq: holtmq.EmbeddedBroker) -> None:
     queue = mq.declare_queue("small", max_length=2)
     queue.put("a")
     assert not queue.full()
@@ -255,11 +255,11 @@ def test_a_full_queue_refuses_and_nothing_is_added(mq: holtmq.Embedded) -> None:
     queue.put("c")  # only ready messages count
 
 
-def done(queue: Queue) -> list[str]:
+def done(queue: QueueHandle) -> list[str]:
     return [message.text for message in queue.list_messages("done")]
 
 
-def test_retention_keeps_what_is_done_for_its_time(mq: holtmq.Embedded, clock: Clock) -> None:
+def test_retention_keeps_what_is_done_for_its_time(mq: holtmq.EmbeddedBroker, clock: Clock) -> None:
     queue = mq.declare_queue("kept", retention_s=60)
     queue.put_many([("a", ""), ("b", ""), ("c", "")])
     messages = queue.pop_many(3, lease_s=600)
@@ -275,7 +275,7 @@ def test_retention_keeps_what_is_done_for_its_time(mq: holtmq.Embedded, clock: C
     assert queue.prune() == 1
 
 
-def test_looking_changes_nothing(queue: Queue) -> None:
+def test_looking_changes_nothing(queue: QueueHandle) -> None:
     queue.put_many([("a", "x.y"), ("b", "z")])
     for _ in range(2):
         first, second = queue.peek(), queue.peek("z")
@@ -286,7 +286,7 @@ def test_looking_changes_nothing(queue: Queue) -> None:
     assert queue.peek("nothing") is None
 
 
-def test_purge_removes_what_is_ready_and_leaves_what_is_locked(queue: Queue) -> None:
+def test_purge_removes_what_is_ready_and_leaves_what_is_locked(queue: QueueHandle) -> None:
     queue.put_many([("a", ""), ("b", ""), ("c", "")])
     queue.put("d", delay_s=5)
     locked = queue.pop()
@@ -296,7 +296,7 @@ def test_purge_removes_what_is_ready_and_leaves_what_is_locked(queue: Queue) -> 
     locked.ack()
 
 
-def test_messages_locked_for_long_can_be_listed(queue: Queue, clock: Clock) -> None:
+def test_messages_locked_for_long_can_be_listed(queue: QueueHandle, clock: Clock) -> None:
     queue.put_many([("a", ""), ("b", "")])
     queue.pop(lease_s=600)
     clock.advance(10)
@@ -304,14 +304,14 @@ def test_messages_locked_for_long_can_be_listed(queue: Queue, clock: Clock) -> N
     assert [m.text for m in queue.list_locked(longer_than_s=5)] == ["a"]
 
 
-def test_several_can_be_popped_at_once(queue: Queue) -> None:
+def test_several_can_be_popped_at_once(queue: QueueHandle) -> None:
     queue.put_many([(f"m{n}", "even" if n % 2 == 0 else "odd") for n in range(10)])
     assert [m.text for m in queue.pop_many(3)] == ["m0", "m1", "m2"]
     assert [m.text for m in queue.pop_many(3, "odd")] == ["m3", "m5", "m7"]
     assert [m.text for m in queue.pop_many(100, ["odd", "even"])] == ["m4", "m6", "m8", "m9"]
 
 
-def test_queues_do_not_see_each_other(mq: holtmq.Embedded) -> None:
+def test_queues_do_not_see_each_other(mq: holtmq.EmbeddedBroker) -> None:
     one, other = mq.queue("one"), mq.queue("other")
     one.put("1", "k")
     other.put("2", "k")
@@ -335,7 +335,7 @@ def test_queues_do_not_see_each_other(mq: holtmq.Embedded) -> None:
         (lambda q: q.list_messages("lost"), "a state must be one of ready, locked, done, failed, dead, got 'lost'"),
     ],
 )
-def test_bad_input_is_refused_in_words(queue: Queue, call: Any, message: str) -> None:
+def test_bad_input_is_refused_in_words(queue: QueueHandle, call: Any, message: str) -> None:
     with pytest.raises((holtmq.InvalidValueError, TypeError)) as refusal:
         call(queue)
     assert message in str(refusal.value)

@@ -16,20 +16,20 @@ WAIT_S = 20
 
 
 @pytest.fixture(params=["file", "memory"])
-def live(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[holtmq.Embedded]:
+def live(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[holtmq.EmbeddedBroker]:
     """With the real clock: these tests wait on events."""
     path = tmp_path / "shop.db" if request.param == "file" else ":memory:"
     with holtmq.open(path, durability="off") as mq:
         yield mq
 
 
-def test_a_sent_message_has_its_id_once_it_is_in_the_file(live: holtmq.Embedded) -> None:
+def test_a_sent_message_has_its_id_once_it_is_in_the_file(live: holtmq.EmbeddedBroker) -> None:
     producer = live.producer("inbox")
     ids = [producer.send(f"m{n}", ["orders", "food"]).result(WAIT_S) for n in range(3)]
     assert [message.id for message in live.queue("inbox").list_messages()] == ids
 
 
-def test_many_sends_become_few_transactions(live: holtmq.Embedded, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_many_sends_become_few_transactions(live: holtmq.EmbeddedBroker, monkeypatch: pytest.MonkeyPatch) -> None:
     producer = live.producer("inbox")
     batches: list[int] = []
     original = producer.queue.put_many
@@ -47,7 +47,7 @@ def test_many_sends_become_few_transactions(live: holtmq.Embedded, monkeypatch: 
     assert len(batches) <= 3
 
 
-def test_a_bad_message_fails_its_own_future_only(live: holtmq.Embedded) -> None:
+def test_a_bad_message_fails_its_own_future_only(live: holtmq.EmbeddedBroker) -> None:
     producer = live.producer("inbox")
     with live.database.lock():
         futures = [producer.send("good", "a"), producer.send("bad", "k" * 300), producer.send("good", "b")]
@@ -67,7 +67,7 @@ def test_closing_sends_what_was_handed_over(tmp_path: Path) -> None:
         producer.send("late", "k")
 
 
-def test_a_callback_gets_the_messages_of_its_pattern_and_they_are_gone(live: holtmq.Embedded) -> None:
+def test_a_callback_gets_the_messages_of_its_pattern_and_they_are_gone(live: holtmq.EmbeddedBroker) -> None:
     seen: Inbox[str] = Inbox()
     consumer = live.consumer("inbox")
     consumer.on_message("orders.*.laptops.*", lambda message: seen.put(f"laptops {message.text}"))
@@ -81,7 +81,7 @@ def test_a_callback_gets_the_messages_of_its_pattern_and_they_are_gone(live: hol
     assert [message.text for message in queue.list_messages()] == ["c"]
 
 
-def test_a_pattern_that_is_added_later_counts_at_once(live: holtmq.Embedded) -> None:
+def test_a_pattern_that_is_added_later_counts_at_once(live: holtmq.EmbeddedBroker) -> None:
     seen: Inbox[str] = Inbox()
     consumer = live.consumer("inbox")
     consumer.on_message("nothing", lambda message: None)
@@ -92,7 +92,9 @@ def test_a_pattern_that_is_added_later_counts_at_once(live: holtmq.Embedded) -> 
     assert seen.get(timeout=WAIT_S) == "n"
 
 
-def test_a_callback_that_raises_has_its_message_tried_again(live: holtmq.Embedded, caplog: pytest.LogCaptureFixture) -> None:
+def test_a_callback_that_raises_has_its_message_tried_again(
+    live: holtmq.EmbeddedBroker, caplog: pytest.LogCaptureFixture
+) -> None:
     caplog.set_level(logging.CRITICAL)
     seen: Inbox[int] = Inbox()
 
@@ -109,7 +111,7 @@ def test_a_callback_that_raises_has_its_message_tried_again(live: holtmq.Embedde
     assert live.queue("inbox").list_messages() == []
 
 
-def test_a_message_that_always_fails_ends_among_the_dead(live: holtmq.Embedded, caplog: pytest.LogCaptureFixture) -> None:
+def test_a_message_that_always_fails_ends_among_the_dead(live: holtmq.EmbeddedBroker, caplog: pytest.LogCaptureFixture) -> None:
     caplog.set_level(logging.CRITICAL)
     live.declare_queue("inbox", max_attempts=2, dead_letter_queue="dead")
     live.declare_queue("dead")
@@ -124,7 +126,7 @@ def test_a_message_that_always_fails_ends_among_the_dead(live: holtmq.Embedded, 
     assert letter.text == "m"
 
 
-def test_several_callbacks_run_at_once(live: holtmq.Embedded) -> None:
+def test_several_callbacks_run_at_once(live: holtmq.EmbeddedBroker) -> None:
     together = threading.Barrier(3, timeout=WAIT_S)
     consumer = live.consumer("inbox", concurrency=3)
     done = threading.Semaphore(0)
@@ -138,7 +140,7 @@ def test_several_callbacks_run_at_once(live: holtmq.Embedded) -> None:
     assert all(done.acquire(timeout=WAIT_S) for _ in range(3))
 
 
-def test_closing_lets_a_running_callback_finish(live: holtmq.Embedded) -> None:
+def test_closing_lets_a_running_callback_finish(live: holtmq.EmbeddedBroker) -> None:
     started, may_end = threading.Event(), threading.Event()
 
     def callback(message: holtmq.Message) -> None:
@@ -157,7 +159,7 @@ def test_closing_lets_a_running_callback_finish(live: holtmq.Embedded) -> None:
     assert [message.text for message in live.queue("inbox").list_messages()] == ["second"]
 
 
-def test_a_waiting_pop_is_woken_by_a_put(live: holtmq.Embedded) -> None:
+def test_a_waiting_pop_is_woken_by_a_put(live: holtmq.EmbeddedBroker) -> None:
     queue = live.queue("inbox")
     got: Inbox[holtmq.Message | None] = Inbox()
     waiting = threading.Thread(target=lambda: got.put(queue.pop("a.*", wait_s=WAIT_S)))
@@ -169,7 +171,7 @@ def test_a_waiting_pop_is_woken_by_a_put(live: holtmq.Embedded) -> None:
     assert message.text == "mine"
 
 
-def test_a_waiting_pop_is_woken_when_a_delay_or_a_lease_is_over(live: holtmq.Embedded) -> None:
+def test_a_waiting_pop_is_woken_when_a_delay_or_a_lease_is_over(live: holtmq.EmbeddedBroker) -> None:
     queue = live.queue("inbox")
     queue.put("late", delay_s=0.05)
     message = queue.pop(wait_s=WAIT_S, lease_s=0.05)
@@ -179,5 +181,5 @@ def test_a_waiting_pop_is_woken_when_a_delay_or_a_lease_is_over(live: holtmq.Emb
     assert (again.text, again.attempts) == ("late", 2)
 
 
-def test_a_waiting_pop_gives_up_in_time(live: holtmq.Embedded) -> None:
+def test_a_waiting_pop_gives_up_in_time(live: holtmq.EmbeddedBroker) -> None:
     assert live.queue("inbox").pop(wait_s=0.01) is None

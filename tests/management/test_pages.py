@@ -14,7 +14,7 @@ import pytest
 from axe_playwright_python.sync_playwright import Axe
 from playwright.sync_api import Browser, Page, expect
 
-from holtmq.cli.demo import shop
+from holtmq.cli.demo_command import shop
 from tests.management.browser import log_in, open_page, running_browser
 from tests.management.conftest import Node, running_node
 

@@ -10,8 +10,8 @@ from typing import Any
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from holtmq.protocol.channel import Channel
-from holtmq.protocol.connection import Connection, Limits, State
+from holtmq.protocol.server_channel import ServerChannel
+from holtmq.protocol.server_connection import ConnectionState, Limits, ServerConnection
 from holtmq.table import FieldValue
 from holtmq.wire import methods as wire
 from holtmq.wire.content import encode_properties, make_content, on_channel
@@ -34,17 +34,17 @@ class Recorder:
     def enter(self, vhost: str) -> None: ...
     def update_secret(self, secret: bytes) -> None: ...
 
-    def open_channel(self, channel: Channel) -> Target:
+    def open_channel(self, channel: ServerChannel) -> Target:
         self.seen.append(("open", channel.number))
         return Target(self, channel.number)
 
-    def close_channel(self, channel: Channel) -> None:
+    def close_channel(self, channel: ServerChannel) -> None:
         self.seen.append(("close", channel.number))
 
-    def publication(self, channel: Channel, method: wire.BasicPublish) -> Any:
+    def publication(self, channel: ServerChannel, method: wire.BasicPublish) -> Any:
         return Way(channel.target, method)
 
-    def carry_out(self, channel: Channel, method: Method) -> None:
+    def carry_out(self, channel: ServerChannel, method: Method) -> None:
         self.seen.append((channel.number, method))
 
 
@@ -93,9 +93,9 @@ def session() -> bytes:
     return b"".join(parts)
 
 
-def receive(data: bytes, cuts: list[int]) -> tuple[Recorder, Connection, bytes]:
+def receive(data: bytes, cuts: list[int]) -> tuple[Recorder, ServerConnection, bytes]:
     recorder = Recorder()
-    connection = Connection(recorder, Limits())
+    connection = ServerConnection(recorder, Limits())
     places = [0, *sorted(cut % (len(data) + 1) for cut in cuts), len(data)]
     for start, end in itertools.pairwise(places):
         connection.receive(data[start:end])
@@ -113,7 +113,7 @@ def test_a_session_is_carried_out() -> None:
         (1, "ack", number + 1, number % 2 == 0) for number in range(12)
     ]
     assert recorder.seen[-1] == ("close", 2)
-    assert connection.state == State.OPEN
+    assert connection.state == ConnectionState.OPEN
 
 
 @given(st.lists(st.integers(0, 10**6), max_size=200))
@@ -121,7 +121,7 @@ def test_slices_make_no_difference(cuts: list[int]) -> None:
     recorder, connection, output = receive(session(), cuts)
     assert recorder.seen == WHOLE[0].seen
     assert output == WHOLE[2]
-    assert connection.state == State.OPEN
+    assert connection.state == ConnectionState.OPEN
 
 
 @given(st.lists(st.integers(0, 10**6), max_size=20))
@@ -134,7 +134,7 @@ def test_slices_make_no_difference_to_large_headers_and_bodies(cuts: list[int]) 
         parts.append(method_frame(1, wire.BasicPublish(0, "", "key")) + content)
     recorder, connection, _ = receive(b"".join(parts), cuts)
     assert [entry[1:] for entry in recorder.seen if len(entry) == 4] == [("key", properties, bytes(size)) for size in sizes]
-    assert connection.state == State.OPEN
+    assert connection.state == ConnectionState.OPEN
 
 
 def test_byte_by_byte_makes_no_difference() -> None:
@@ -199,14 +199,14 @@ def test_any_frames_after_the_handshake_end_well(frames: list[tuple[int, int, by
     assert_is_well_formed(output, connection)
 
 
-def assert_is_well_formed(output: bytes, connection: Connection) -> None:
+def assert_is_well_formed(output: bytes, connection: ServerConnection) -> None:
     """What was answered is frames of methods that exist, with a reason where something was closed."""
     if output.endswith(PROTOCOL_HEADER):
-        assert connection.state == State.CLOSED
+        assert connection.state == ConnectionState.CLOSED
         return
     methods = [decode_method(piece[7:-1]) for piece in cut(output)]
     closes = [method for method in methods if isinstance(method, wire.ConnectionClose)]
     assert len(closes) <= 1
-    if connection.state == State.CLOSING:
+    if connection.state == ConnectionState.CLOSING:
         assert closes[0].reply_code in (501, 502, 503, 504, 505, 530, 540)
         assert methods[-1] == closes[0]

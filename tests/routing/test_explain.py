@@ -9,7 +9,7 @@ import pytest
 from rich.console import Console
 
 from holtmq import Binding, Exchange, Explanation, Queue, Router, Topology
-from holtmq.cli.demo import shop
+from holtmq.cli.demo_command import shop
 from holtmq.routing.explanation import ExplainedHop
 
 

@@ -10,13 +10,13 @@ from pathlib import Path
 import pytest
 import trustme
 
+from holtmq.accounts import User
 from holtmq.config import Config
 from holtmq.errors import LoginRefusedError
 from holtmq.server.client import Client
 from holtmq.server.run import running
 from holtmq.server.server import Server
 from holtmq.testing import TestBroker, running_broker
-from holtmq.users import User
 from holtmq.wire import methods as wire
 from tests.amqp_client import Amqp, Channel, ClosedError
 from tests.broker.conftest import Bench

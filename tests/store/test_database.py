@@ -11,8 +11,7 @@ from pathlib import Path
 import pytest
 
 import holtmq
-from holtmq.store import Database
-from holtmq.store.database import STEPS
+from holtmq.store.sqlite.database import STEPS, SqliteDatabase
 
 
 def user_version(path: Path) -> int:
@@ -20,30 +19,32 @@ def user_version(path: Path) -> int:
 
 
 def test_a_new_file_has_the_newest_version(tmp_path: Path) -> None:
-    Database(tmp_path / "a.db").close()
+    SqliteDatabase(tmp_path / "a.db").close()
     assert user_version(tmp_path / "a.db") == len(STEPS)
 
 
 def test_an_older_file_is_brought_forward_whole(tmp_path: Path) -> None:
     path = tmp_path / "a.db"
-    Database(path).close()
-    Database(path, steps=(*STEPS, "CREATE TABLE more (x);\nINSERT INTO more VALUES (1);\nINSERT INTO more VALUES (2);")).close()
+    SqliteDatabase(path).close()
+    SqliteDatabase(
+        path, steps=(*STEPS, "CREATE TABLE more (x);\nINSERT INTO more VALUES (1);\nINSERT INTO more VALUES (2);")
+    ).close()
     assert user_version(path) == len(STEPS) + 1
     assert sqlite3.connect(path).execute("SELECT count(*) FROM more").fetchone() == (2,)
 
 
 def test_a_step_that_fails_changes_nothing(tmp_path: Path) -> None:
     path = tmp_path / "a.db"
-    Database(path).close()
+    SqliteDatabase(path).close()
     with pytest.raises(holtmq.StoreError, match="no such table: missing"):
-        Database(path, steps=(*STEPS, "CREATE TABLE more (x);\nINSERT INTO missing VALUES (1);"))
+        SqliteDatabase(path, steps=(*STEPS, "CREATE TABLE more (x);\nINSERT INTO missing VALUES (1);"))
     assert user_version(path) == len(STEPS)
     assert sqlite3.connect(path).execute("SELECT count(*) FROM sqlite_schema WHERE name = 'more'").fetchone() == (0,)
 
 
 def test_a_newer_file_is_refused(tmp_path: Path) -> None:
     path = tmp_path / "a.db"
-    Database(path, steps=(*STEPS, "CREATE TABLE more (x);")).close()
+    SqliteDatabase(path, steps=(*STEPS, "CREATE TABLE more (x);")).close()
     newer, known = len(STEPS) + 1, len(STEPS)
     expected = f"is of version {newer}, written by a newer HoltMQ; expected at most version {known}"
     with pytest.raises(holtmq.StoreVersionError, match=expected):
@@ -52,7 +53,7 @@ def test_a_newer_file_is_refused(tmp_path: Path) -> None:
 
 def test_a_file_of_version_1_is_brought_up_to_date_with_its_messages(tmp_path: Path) -> None:
     path = tmp_path / "a.db"
-    old = Database(path, steps=STEPS[:1])
+    old = SqliteDatabase(path, steps=STEPS[:1])
     with old.transaction() as connection:
         connection.execute(
             "INSERT INTO queues (vhost, name, durable, auto_delete, exclusive, arguments) VALUES ('/', 'q', 1, 0, 0, '{}')"

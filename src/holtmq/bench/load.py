@@ -9,7 +9,7 @@ from dataclasses import asdict, dataclass
 from typing import Any
 
 from holtmq.allocator import keep_freed_memory
-from holtmq.bench.client import Client, Consumer, LoadError, Producer
+from holtmq.bench.load_client import LoadClient, LoadConsumer, LoadError, LoadProducer
 from holtmq.client.address import Address
 from holtmq.wire import methods as wire
 
@@ -75,7 +75,7 @@ def run_load(address: Address, load: Load, progress: Progress | None = None) -> 
 
 async def _run(address: Address, load: Load, progress: Progress | None) -> Result:
     exchange, keys, queues = f"holtmq.bench.{load.exchange_type}", [f"key.{n:06}" for n in range(load.keys)], []
-    control = await Client.connect(address)
+    control = await LoadClient.connect(address)
     await _delete(control, exchange, load)
     await control.call(wire.ExchangeDeclare(0, exchange, load.exchange_type, durable=load.persistent), wire.ExchangeDeclareOk)
     for number in range(load.queues):
@@ -86,16 +86,16 @@ async def _run(address: Address, load: Load, progress: Progress | None) -> Resul
         queues.append(name)
     consumers = []
     for number in range(load.consumers):
-        client = await Client.connect(address)
-        consumer = Consumer(
+        client = await LoadClient.connect(address)
+        consumer = LoadConsumer(
             client, load.size, is_auto_ack=load.auto_ack, ack_every=load.multi_ack_every, is_timed=load.rate > 0
         )
         await consumer.start(queues[number % len(queues)], load.qos)
         consumers.append(consumer)
     producers = []
     for _ in range(load.producers):
-        client = await Client.connect(address)
-        producer = Producer(client, exchange, keys, load.size, is_persistent=load.persistent, is_mandatory=False)
+        client = await LoadClient.connect(address)
+        producer = LoadProducer(client, exchange, keys, load.size, is_persistent=load.persistent, is_mandatory=False)
         if load.confirm:
             await producer.confirm()
         producers.append(producer)
@@ -109,7 +109,9 @@ async def _run(address: Address, load: Load, progress: Progress | None) -> Resul
     return result
 
 
-async def _measure(load: Load, producers: list[Producer], consumers: list[Consumer], progress: Progress | None) -> Result:
+async def _measure(
+    load: Load, producers: list[LoadProducer], consumers: list[LoadConsumer], progress: Progress | None
+) -> Result:
     copies = load.queues if load.consumers else 0
     start = time.perf_counter()
     limit = -(-load.messages // load.producers) if load.messages else UNLIMITED
@@ -144,7 +146,7 @@ async def _measure(load: Load, producers: list[Producer], consumers: list[Consum
     )
 
 
-async def _drain(consumers: list[Consumer], expected: int) -> None:
+async def _drain(consumers: list[LoadConsumer], expected: int) -> None:
     """Wait for what is still on its way."""
     seen, since = -1, time.perf_counter()
     while (received := sum(consumer.received for consumer in consumers)) < expected:
@@ -155,14 +157,14 @@ async def _drain(consumers: list[Consumer], expected: int) -> None:
         await asyncio.sleep(0.005)
 
 
-async def _watch(start: float, producers: list[Producer], consumers: list[Consumer], progress: Progress | None) -> None:
+async def _watch(start: float, producers: list[LoadProducer], consumers: list[LoadConsumer], progress: Progress | None) -> None:
     while progress is not None:
         await asyncio.sleep(1)
         sent, received = (sum(p.sent for p in producers), sum(c.received for c in consumers))
         progress(Sample(time.perf_counter() - start, sent, received))
 
 
-async def _delete(control: Client, exchange: str, load: Load) -> None:
+async def _delete(control: LoadClient, exchange: str, load: Load) -> None:
     await control.call(wire.ExchangeDelete(0, exchange), wire.ExchangeDeleteOk)
     for number in range(load.queues):
         await control.call(wire.QueueDelete(0, f"holtmq.bench.{number}"), wire.QueueDeleteOk)

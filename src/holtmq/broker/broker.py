@@ -13,20 +13,20 @@ from collections.abc import Mapping
 from itertools import count
 from typing import Any
 
-from holtmq.broker.accounts import Accounts
+from holtmq.accounts import Permission, TopicPermission, User
+from holtmq.broker.authorization import Authorization
 from holtmq.broker.channel import Channel
-from holtmq.broker.journal import Journal
-from holtmq.broker.message import restore
 from holtmq.broker.queue import MessageQueue
+from holtmq.broker.queued_message import restore
 from holtmq.broker.session import Session
 from holtmq.broker.traffic import Churn
 from holtmq.broker.vhost import VirtualHost
 from holtmq.errors import NotAllowedError, NotFoundError
-from holtmq.message import ID_CLOCK_BITS
+from holtmq.store.ports import JournalPort
+from holtmq.store.records import ID_CLOCK_BITS
 from holtmq.table import require_short_string
 from holtmq.topology import Parameter, Policy, Topology
 from holtmq.topology.registry import PREDECLARED
-from holtmq.users import Permission, TopicPermission, User
 from holtmq.wire.content import Properties
 
 MEMORY_LIMIT = 512 * 1024 * 1024
@@ -34,10 +34,10 @@ MEMORY_LIMIT = 512 * 1024 * 1024
 
 
 class Broker:
-    def __init__(self, journal: Journal, *, is_strict_unbind: bool = True, memory_limit: int = MEMORY_LIMIT) -> None:
+    def __init__(self, journal: JournalPort, *, is_strict_unbind: bool = True, memory_limit: int = MEMORY_LIMIT) -> None:
         self.journal = journal
         self.is_strict_unbind = is_strict_unbind
-        self.accounts = Accounts()
+        self.authorization = Authorization()
         self.churn = Churn()
         self.vhosts: dict[str, VirtualHost] = {}
         self.parameters: dict[tuple[str, str, str], Parameter] = {}
@@ -94,29 +94,29 @@ class Broker:
                 vhost.delete_exchange(exchange)
         del self.vhosts[name]
         self.parameters = {identity: kept for identity, kept in self.parameters.items() if kept.vhost != name}
-        self.accounts.forget_vhost(name)
+        self.authorization.forget_vhost(name)
         self.journal.remove_vhost(name)
 
     def set_user(self, user: User) -> None:
         require_short_string(user.name, "a user's name")
-        self.accounts.users[user.name] = user
+        self.authorization.users[user.name] = user
         self.journal.set_user(user)
 
     def remove_user(self, name: str) -> None:
-        self.accounts.user(name)
-        self.accounts.forget_user(name)
+        self.authorization.user(name)
+        self.authorization.forget_user(name)
         self.journal.remove_user(name)
         self._rights_changed()
 
     def set_permission(self, permission: Permission | TopicPermission) -> None:
-        self.accounts.user(permission.user)
+        self.authorization.user(permission.user)
         self.vhost(permission.vhost)
-        self.accounts.set_permission(permission)
+        self.authorization.set_permission(permission)
         self.journal.set_permission(permission)
         self._rights_changed()
 
     def remove_permission(self, permission: Permission | TopicPermission) -> None:
-        self.accounts.remove_permission(permission)
+        self.authorization.remove_permission(permission)
         self.journal.remove_permission(permission)
         self._rights_changed()
 
@@ -149,7 +149,7 @@ class Broker:
         vhost = self.vhosts.get(vhost_name)
         if vhost is None:
             raise NotAllowedError(f"vhost {vhost_name!r} not found")
-        if not self.accounts.may_enter(user.name, vhost_name):
+        if not self.authorization.may_enter(user.name, vhost_name):
             raise NotAllowedError(f"access to vhost {vhost_name!r} refused for user {user.name!r}")
         return Session(self, user, vhost)
 

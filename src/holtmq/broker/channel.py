@@ -9,17 +9,17 @@ from typing import TYPE_CHECKING, NamedTuple, TypeAlias
 
 from holtmq.broker.consumer import Consumer, Outlet
 from holtmq.broker.declarer import Declarer
-from holtmq.broker.message import Message, known_properties
 from holtmq.broker.publication import Publication
 from holtmq.broker.queue import MessageQueue
+from holtmq.broker.queued_message import QueuedMessage, known_properties
 from holtmq.broker.reply import REPLY_QUEUE, ReplyDestination
-from holtmq.broker.rules import parse_expiration
-from holtmq.broker.traffic import Outflow, Published, Tallies, Way
+from holtmq.broker.traffic import Inflow, Outflow, Tallies, Way
 from holtmq.errors import (
     NotAllowedError,
     NotImplementedByBrokerError,
     PreconditionFailedError,
 )
+from holtmq.queueing.rules import parse_expiration
 from holtmq.table import FieldValue, describe
 from holtmq.wire.content import Content, Properties, body_of, encode_properties, make_content
 from holtmq.wire.tables import join_table, split_table
@@ -28,7 +28,7 @@ if TYPE_CHECKING:
     from holtmq.broker.session import Session
 
 
-Delivery: TypeAlias = tuple[Message, MessageQueue, Consumer | None]
+Delivery: TypeAlias = tuple[QueuedMessage, MessageQueue, Consumer | None]
 """A message that a client holds and has not settled; without a consumer where it was fetched by `get`."""
 
 
@@ -36,7 +36,7 @@ class Fetched(NamedTuple):
     """What `get` found."""
 
     tag: int
-    message: Message
+    message: QueuedMessage
     is_redelivered: bool
     remaining: int
 
@@ -108,7 +108,7 @@ class Channel:
         broker, (destinations, entries, tally) = self.broker, way
         tally.count += 1
         broker.last_id += 1
-        message = Message(broker.last_id, publication.origin, properties, content, size, len(destinations))
+        message = QueuedMessage(broker.last_id, publication.origin, properties, content, size, len(destinations))
         is_taken = True
         if entries:
             for destination in destinations:
@@ -123,7 +123,7 @@ class Channel:
         if self.is_confirming:
             self._await_confirm(message, is_taken=is_taken)
 
-    def _await_confirm(self, message: Message, *, is_taken: bool) -> None:
+    def _await_confirm(self, message: QueuedMessage, *, is_taken: bool) -> None:
         self.published += 1
         if not is_taken:
             self._refused.add(self.published)
@@ -159,7 +159,7 @@ class Channel:
 
     def _require_topic(self, exchange: str, routing_key: str) -> None:
         user, vhost = self.session.user.name, self.vhost.name
-        self.broker.accounts.require_topic(user, vhost, "write", exchange, routing_key)
+        self.broker.authorization.require_topic(user, vhost, "write", exchange, routing_key)
 
     def _look_closer(
         self, publication: Publication, properties: Properties, content: Content
@@ -270,7 +270,7 @@ class Channel:
         else:
             consumer.queue.consumer = None
 
-    def deliver(self, consumer: Consumer, messages: list[Message], redelivered: Collection[int]) -> None:
+    def deliver(self, consumer: Consumer, messages: list[QueuedMessage], redelivered: Collection[int]) -> None:
         """Send messages of a queue to a consumer of this channel."""
         first, queue, number = self._next_tag, consumer.queue, len(messages)
         assert isinstance(queue, MessageQueue)
@@ -296,7 +296,7 @@ class Channel:
             self.broker.journal.delivered(queue.id, messages[-1].id)
             queue.let_go(messages)
 
-    def send_reply(self, consumer: Consumer, message: Message) -> None:
+    def send_reply(self, consumer: Consumer, message: QueuedMessage) -> None:
         self.outlet.deliver(consumer, self._next_tag, (message,), ())
         self.outflow.sent += 1
         self._next_tag += 1
@@ -342,7 +342,7 @@ class Channel:
                 if not target.has_room(message.size):
                     break
                 self.broker.last_id += 1
-                copy = Message(self.broker.last_id, message.origin, message.properties, message.content, message.size, 1)
+                copy = QueuedMessage(self.broker.last_id, message.origin, message.properties, message.content, message.size, 1)
                 target.put(copy)
                 moved += 1
         finally:
@@ -386,11 +386,11 @@ class Channel:
         return len(self._transaction.publishes) if self._transaction is not None else 0
 
     @property
-    def inflow(self) -> Published:
+    def inflow(self) -> Inflow:
         """What was published here so far."""
         unroutable = sum(tally.count for tally in self.tallies if not tally.copies)
         published = sum(tally.count for tally in self.tallies)
-        return Published(published, self.confirmed, self.returned, unroutable - self.returned)
+        return Inflow(published, self.confirmed, self.returned, unroutable - self.returned)
 
     def recover(self, *, requeue: bool) -> None:
         """Give back all that is not settled."""
@@ -416,14 +416,14 @@ class Channel:
             del self.unsettled[one]
         return taken
 
-    def _settle(self, deliveries: dict[int, Delivery], settle: Callable[[MessageQueue, Message], None]) -> None:
+    def _settle(self, deliveries: dict[int, Delivery], settle: Callable[[MessageQueue, QueuedMessage], None]) -> None:
         if self._transaction is None:
             self._apply(deliveries.values(), settle)
             return
         self._transaction.settled.update(deliveries)
         self._transaction.settlements.append(lambda: self._apply(deliveries.values(), settle))
 
-    def _apply(self, deliveries: Iterable[Delivery], settle: Callable[[MessageQueue, Message], None]) -> None:
+    def _apply(self, deliveries: Iterable[Delivery], settle: Callable[[MessageQueue, QueuedMessage], None]) -> None:
         outflow = self.outflow
         for message, queue, consumer in deliveries:
             settle(queue, message)
@@ -437,7 +437,7 @@ class Channel:
             if not queue.is_awake:
                 self.vhost.wake(queue)
 
-    def messages_of(self, queue: MessageQueue) -> list[Message]:
+    def messages_of(self, queue: MessageQueue) -> list[QueuedMessage]:
         """What is held of a queue and not settled."""
         settled = self._transaction.settled if self._transaction is not None else {}
         return [message for message, its_queue, _ in (*self.unsettled.values(), *settled.values()) if its_queue is queue]

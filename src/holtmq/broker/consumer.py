@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Collection, Sequence
 from typing import TYPE_CHECKING, Any, Protocol
 
-from holtmq.broker.message import Message
+from holtmq.broker.queued_message import QueuedMessage
 
 if TYPE_CHECKING:
     from holtmq.broker.channel import Channel
@@ -22,14 +22,16 @@ class Outlet(Protocol):
     def is_writable(self) -> bool:
         """Whether the client reads fast enough to be sent more messages."""
 
-    def deliver(self, consumer: Consumer, first_tag: int, messages: Sequence[Message], redelivered: Collection[int]) -> None:
+    def deliver(
+        self, consumer: Consumer, first_tag: int, messages: Sequence[QueuedMessage], redelivered: Collection[int]
+    ) -> None:
         """Send messages, tagged in a row from the first; `redelivered` has the ids of those that were sent before."""
 
     def confirm(self, tag: int, *, multiple: bool) -> None: ...
     def refuse(self, tag: int) -> None:
         """Tell a publisher that its message was not taken."""
 
-    def give_back(self, message: Message) -> None:
+    def give_back(self, message: QueuedMessage) -> None:
         """Return a mandatory message that no queue took."""
 
     def cancel(self, consumer: Consumer) -> None:

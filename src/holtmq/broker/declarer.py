@@ -141,7 +141,7 @@ class Declarer:
         session.require("write", kind, destination)
         session.require("read", "exchange", source)
         if self._vhost.is_topic(source):
-            session.broker.accounts.require_topic(session.user.name, self._vhost.name, "read", source, routing_key)
+            session.broker.authorization.require_topic(session.user.name, self._vhost.name, "read", source, routing_key)
         return Binding(source, destination, routing_key, arguments, kind, self._vhost.name)
 
     def _name(self, name: str) -> str:

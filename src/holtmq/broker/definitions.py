@@ -12,16 +12,16 @@ import re
 from collections.abc import Callable, Collection, Iterable, Mapping
 from typing import Any, cast
 
+from holtmq.accounts import DEFAULT_HASHING, HASHES, SALT_BYTES, Permission, TopicPermission, User
 from holtmq.broker.broker import Broker
-from holtmq.broker.journal import Journal
-from holtmq.broker.rules import QueueRules
 from holtmq.broker.vhost import VirtualHost
 from holtmq.errors import DefinitionsError, HoltmqError, InvalidValueError
+from holtmq.queueing.rules import QueueRules
 from holtmq.routing.router import require_exchange_type
+from holtmq.store.ports import JournalPort
 from holtmq.table import describe
 from holtmq.topology import DEFAULT_VHOST, Parameter, Topology
 from holtmq.topology.registry import PREDECLARED, refuse_default_exchange, refuse_reserved_name
-from holtmq.users import DEFAULT_HASHING, HASHES, SALT_BYTES, Permission, TopicPermission, User
 
 SERVER_NAMED = "amq.gen-"
 RABBITMQS_HASHING = "rabbit_password_hashing_sha256"
@@ -44,12 +44,12 @@ def import_definitions(broker: Broker, topology: Topology) -> None:
 
 def _copy_of(broker: Broker) -> Broker:
     """A broker with the same topology and accounts, which writes nothing down."""
-    copy = Broker(cast("Journal", NoJournal()), is_strict_unbind=broker.is_strict_unbind)
+    copy = Broker(cast("JournalPort", NoJournal()), is_strict_unbind=broker.is_strict_unbind)
     for vhost in broker.vhosts.values():
         same = copy.vhosts[vhost.name] = VirtualHost(vhost.name, copy, vhost.router.to_topology())
         for queue in vhost.queues.values():
             same.open_queue(queue.declared, queue.id, queue.rules)
-    copy.accounts.users.update(broker.accounts.users)
+    copy.authorization.users.update(broker.authorization.users)
     return copy
 
 
@@ -66,7 +66,7 @@ class NoJournal:
 def _import(broker: Broker, topology: Topology) -> None:
     sections: dict[str, list[dict[str, Any]]] = {name: json.loads(text) for name, text in topology.sections}
     users = [_user(fields, f"users[{place}]") for place, fields in enumerate(sections.get("users", []))]
-    permissions = _permissions(sections, {user.name for user in users} | set(broker.accounts.users))
+    permissions = _permissions(sections, {user.name for user in users} | set(broker.authorization.users))
     parameters = _parameters(sections)
     metadata = {entry["name"]: _metadata(entry) for entry in sections.get("vhosts", [])}
     _add_accounts(broker, topology, metadata, users, permissions, parameters)
@@ -106,7 +106,7 @@ def export_definitions(broker: Broker, vhost: str | None = None) -> dict[str, An
     """What outlives the broker: of all vhosts, or, as RabbitMQ exports it, of one."""
     chosen = [broker.vhosts[name] for name in ([vhost] if vhost is not None else sorted(broker.vhosts))]
     registries = [each.router.registry for each in chosen]
-    accounts = broker.accounts
+    accounts = broker.authorization
     sections = {
         "users": [user_to_json(user) for user in accounts.users.values()],
         "vhosts": [{"name": each.name, **each.metadata} for each in chosen],

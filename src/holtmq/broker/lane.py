@@ -6,7 +6,7 @@ import heapq
 from collections import deque
 from collections.abc import Iterator
 
-from holtmq.broker.message import Message
+from holtmq.broker.queued_message import QueuedMessage
 
 
 class Lane:
@@ -20,8 +20,8 @@ class Lane:
 
     def __init__(self, priority: int) -> None:
         self.priority = priority
-        self.returned: list[tuple[int, Message]] = []
-        self.ready: deque[Message] = deque()
+        self.returned: list[tuple[int, QueuedMessage]] = []
+        self.ready: deque[QueuedMessage] = deque()
         self.paged = 0
         """How many are only in the file."""
         self.cursor = 0
@@ -30,25 +30,25 @@ class Lane:
     def __len__(self) -> int:
         return len(self.returned) + len(self.ready) + self.paged
 
-    def page(self, message: Message) -> None:
+    def page(self, message: QueuedMessage) -> None:
         """Count on the file for a message, and for all that come after it."""
         if not self.paged:
             self.cursor = message.id - 1
         self.paged += 1
 
-    def take_back(self, message: Message) -> None:
+    def take_back(self, message: QueuedMessage) -> None:
         heapq.heappush(self.returned, (message.id, message))
 
-    def first(self) -> Message | None:
+    def first(self) -> QueuedMessage | None:
         """The next to go, of those in memory."""
         if self.returned:
             return self.returned[0][1]
         return self.ready[0] if self.ready else None
 
-    def pop(self) -> Message:
+    def pop(self) -> QueuedMessage:
         return heapq.heappop(self.returned)[1] if self.returned else self.ready.popleft()
 
-    def pop_many(self, limit: int) -> list[Message]:
+    def pop_many(self, limit: int) -> list[QueuedMessage]:
         """Up to so many at once, of those in memory that did not come back."""
         ready = self.ready
         if limit >= len(ready):
@@ -58,7 +58,7 @@ class Lane:
         popleft = ready.popleft
         return [popleft() for _ in range(limit)]
 
-    def in_memory(self) -> Iterator[Message]:
+    def in_memory(self) -> Iterator[QueuedMessage]:
         yield from (message for _, message in self.returned)
         yield from self.ready
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Protocol
 
-from holtmq.broker.message import Message, Origin
+from holtmq.broker.queued_message import Origin, QueuedMessage
 from holtmq.routing.route import Entry
 
 if TYPE_CHECKING:
@@ -17,7 +17,7 @@ class Destination(Protocol):
 
     name: str
 
-    def put(self, message: Message, entry: Entry | None = None) -> bool: ...
+    def put(self, message: QueuedMessage, entry: Entry | None = None) -> bool: ...
 
 
 class Publication:

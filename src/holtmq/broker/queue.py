@@ -10,14 +10,14 @@ from collections.abc import Collection
 from typing import TYPE_CHECKING, NamedTuple, Protocol
 
 from holtmq.broker.consumer import Consumer
-from holtmq.broker.journal import Journal
 from holtmq.broker.lane import Lane
-from holtmq.broker.message import Message
-from holtmq.broker.rules import QueueRules, parse_expiration
+from holtmq.broker.queued_message import QueuedMessage
 from holtmq.broker.traffic import Outflow
 from holtmq.errors import AccessRefusedError
-from holtmq.message import StoredRow
+from holtmq.queueing.rules import QueueRules, parse_expiration
 from holtmq.routing.route import Entry
+from holtmq.store.ports import JournalPort
+from holtmq.store.records import StoredRow
 from holtmq.topology import Queue
 
 if TYPE_CHECKING:
@@ -48,7 +48,7 @@ class Host(Protocol):
     """What a queue needs of the vhost that it is in."""
 
     @property
-    def journal(self) -> Journal: ...
+    def journal(self) -> JournalPort: ...
     @property
     def now_ms(self) -> int: ...
     @property
@@ -62,8 +62,8 @@ class Host(Protocol):
     def schedule(self, queue: MessageQueue, at_ms: int) -> None:
         """Ask for `on_time` at a time."""
 
-    def restore(self, row: StoredRow) -> Message: ...
-    def bury(self, message: Message, queue: MessageQueue, reason: str) -> None:
+    def restore(self, row: StoredRow) -> QueuedMessage: ...
+    def bury(self, message: QueuedMessage, queue: MessageQueue, reason: str) -> None:
         """A message dies here: send it on to where dead letters go, if the queue says where."""
 
     def delete_queue(self, queue: MessageQueue) -> int:
@@ -176,7 +176,7 @@ class MessageQueue:
         if next_expiry is not None:
             self._set_timer(next_expiry)
 
-    def put(self, message: Message, entry: Entry | None = None) -> bool:
+    def put(self, message: QueuedMessage, entry: Entry | None = None) -> bool:
         """Take a message at the end of its lane; False where the queue is full and refuses it.
 
         The first branch is the hot path: one lane, no rules, all in memory (benchmarks/broker.py).
@@ -191,7 +191,7 @@ class MessageQueue:
             return True
         return self._put_by_rules(message, entry)
 
-    def _put_by_rules(self, message: Message, entry: Entry | None) -> bool:
+    def _put_by_rules(self, message: QueuedMessage, entry: Entry | None) -> bool:
         if self.rules.overflow != "drop-head" and self._is_full(message.size):
             self.dispatch()
             if self._is_full(message.size):
@@ -220,7 +220,7 @@ class MessageQueue:
             self._drop_excess()
         return True
 
-    def _terms_of(self, message: Message, entry: Entry | None) -> Terms:
+    def _terms_of(self, message: QueuedMessage, entry: Entry | None) -> Terms:
         """The message's own priority and time to live come before those of the binding it came by; of times to live,
         the queue's own is a limit to all."""
         properties, rules = message.properties, self.rules
@@ -257,12 +257,12 @@ class MessageQueue:
         if handed >= BUSY_MESSAGES or (handed and memory - self._memory >= BUSY_BYTES):
             self._busy_until = self._host.now_ms + BUSY_MS
 
-    def take(self, limit: int) -> list[Message]:
+    def take(self, limit: int) -> list[QueuedMessage]:
         """Remove up to so many messages from the front; those whose time is over go to the dead letters on the way.
 
         What came back from a consumer may have to be read from the file again.
         """
-        taken: list[Message] = []
+        taken: list[QueuedMessage] = []
         for lane in self._lanes:
             while len(taken) < limit and (lane.returned or lane.ready or self._fill(lane)):
                 if lane.returned or self._terms:
@@ -276,7 +276,7 @@ class MessageQueue:
             self._watch_front()
         return taken
 
-    def _pop_checked(self, lane: Lane) -> Message | None:
+    def _pop_checked(self, lane: Lane) -> QueuedMessage | None:
         message = lane.pop()
         terms = self._terms.get(message.id)
         if terms is not None and terms.expires_at is not None and terms.expires_at < self._host.now_ms:
@@ -286,19 +286,19 @@ class MessageQueue:
             return None
         return message
 
-    def let_go(self, messages: list[Message]) -> None:
+    def let_go(self, messages: list[QueuedMessage]) -> None:
         """Consumers hold messages: the content of those that the file has need not be kept for them."""
         for message in messages:
             if message.is_restored:
                 message.content = b""
 
-    def _whole(self, message: Message) -> Message:
+    def _whole(self, message: QueuedMessage) -> QueuedMessage:
         if message.content:
             return message
         (row,) = self._journal.read_one(self.id, message.id)
         return self._host.restore(row)
 
-    def settle(self, message: Message) -> None:
+    def settle(self, message: QueuedMessage) -> None:
         """A consumer is done with a message."""
         self.unsettled -= 1
         if message.stored:
@@ -306,7 +306,7 @@ class MessageQueue:
         if self._terms or self._returns:
             self._forget(message)
 
-    def sent(self, messages: list[Message]) -> None:
+    def sent(self, messages: list[QueuedMessage]) -> None:
         """Messages went to a consumer that does not acknowledge."""
         for message in messages:
             if message.stored:
@@ -315,7 +315,7 @@ class MessageQueue:
             for message in messages:
                 self._forget(message)
 
-    def give_back(self, messages: list[Message]) -> None:
+    def give_back(self, messages: list[QueuedMessage]) -> None:
         """Messages that were taken and went nowhere return to their places, as if nothing had been."""
         for message in messages:
             terms = self._terms.get(message.id)
@@ -330,7 +330,7 @@ class MessageQueue:
         """Whether it would take a message of this size, if need be by giving up an older one."""
         return self.rules.overflow == "drop-head" or not self._is_full(size)
 
-    def take_back(self, message: Message) -> None:
+    def take_back(self, message: QueuedMessage) -> None:
         """A message returns to its place, unless it came back too often."""
         self.unsettled -= 1
         if self.is_deleted:
@@ -352,14 +352,14 @@ class MessageQueue:
         if not self.is_awake:
             self._host.wake(self)
 
-    def admit(self, message: Message) -> None:
+    def admit(self, message: QueuedMessage) -> None:
         """A message that waited in the file for its time takes its place in the order of arrival."""
         self._lanes[-1].take_back(message)
         self._memory += message.size
         self._is_simple = False
         self._host.wake(self)
 
-    def reject(self, message: Message) -> None:
+    def reject(self, message: QueuedMessage) -> None:
         """A consumer does not want a message, and nobody else shall have it."""
         self.unsettled -= 1
         self.outflow.rejected += 1
@@ -394,7 +394,7 @@ class MessageQueue:
             self._is_use_watched = True
             self._host.schedule(self, self._used_at + self.rules.expires_ms)
 
-    def redelivered(self, message: Message) -> bool:
+    def redelivered(self, message: QueuedMessage) -> bool:
         return message.id in self._returns
 
     def purge(self) -> int:
@@ -537,15 +537,15 @@ class MessageQueue:
             self.dropped += 1
             self._die(messages[0], "maxlen")
 
-    def _die(self, message: Message, reason: str) -> None:
+    def _die(self, message: QueuedMessage, reason: str) -> None:
         self._host.bury(self._whole(message), self, reason)
         self._drop(message)
 
-    def _drop(self, message: Message) -> None:
+    def _drop(self, message: QueuedMessage) -> None:
         if message.stored:
             self._journal.remove(message, self.id)
         self._forget(message)
 
-    def _forget(self, message: Message) -> None:
+    def _forget(self, message: QueuedMessage) -> None:
         self._terms.pop(message.id, None)
         self._returns.pop(message.id, None)

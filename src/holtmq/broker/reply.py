@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from holtmq.broker.message import Message
+from holtmq.broker.queued_message import QueuedMessage
 from holtmq.routing.route import Entry
 
 if TYPE_CHECKING:
@@ -20,7 +20,7 @@ class ReplyDestination:
         self.name = name
         self.consumer: Consumer | None = None
 
-    def put(self, message: Message, entry: Entry | None = None) -> bool:
+    def put(self, message: QueuedMessage, entry: Entry | None = None) -> bool:
         if self.consumer is not None:
             self.consumer.channel.send_reply(self.consumer, message)
         return True

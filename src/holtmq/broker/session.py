@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from holtmq.accounts import Right, User
 from holtmq.broker.channel import Channel
 from holtmq.broker.consumer import Outlet
-from holtmq.users import Right, User
 
 if TYPE_CHECKING:
     from holtmq.broker.broker import Broker
@@ -43,4 +43,4 @@ class Session:
         self.vhost.sessions.discard(self)
 
     def require(self, right: Right, kind: str, name: str) -> None:
-        self.broker.accounts.require(self.user.name, self.vhost.name, right, kind, name)
+        self.broker.authorization.require(self.user.name, self.vhost.name, right, kind, name)

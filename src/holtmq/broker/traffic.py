@@ -92,7 +92,7 @@ class Outflow(Counters):
 
 
 @dataclass(slots=True)
-class Published(Counters):
+class Inflow(Counters):
     """What publishers did."""
 
     published: int = 0

@@ -6,16 +6,16 @@ from collections import ChainMap
 from collections.abc import Collection, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
-from holtmq.broker.dead_letters import write_letter
-from holtmq.broker.message import Message, Origin, restore
 from holtmq.broker.publication import Destination
 from holtmq.broker.queue import MessageQueue
+from holtmq.broker.queued_message import Origin, QueuedMessage, restore
 from holtmq.broker.reply import REPLY_QUEUE, ReplyDestination
-from holtmq.broker.rules import QueueRules
-from holtmq.broker.traffic import Outflow, Published, Traffic
+from holtmq.broker.traffic import Inflow, Outflow, Traffic
 from holtmq.errors import NotFoundError
-from holtmq.message import StoredRow
+from holtmq.queueing.dead_letter import write_letter
+from holtmq.queueing.rules import QueueRules
 from holtmq.routing import Entry, Route, Router
+from holtmq.store.records import StoredRow
 from holtmq.table import FieldValue
 from holtmq.topology import DEFAULT_EXCHANGE, Binding, Exchange, Policy, Queue, Removal, Topology
 from holtmq.wire.content import Properties, make_content
@@ -23,8 +23,8 @@ from holtmq.wire.content import Properties, make_content
 if TYPE_CHECKING:
     from holtmq.broker.broker import Broker
     from holtmq.broker.channel import Channel
-    from holtmq.broker.journal import Journal
     from holtmq.broker.session import Session
+    from holtmq.store.ports import JournalPort
 
 
 class VirtualHost:
@@ -37,13 +37,13 @@ class VirtualHost:
         self.queues: dict[str, MessageQueue] = {}
         self.replies: dict[str, ReplyDestination] = {}
         self.sessions: set[Session] = set()
-        self._closed_traffic, self._closed_inflow, self._closed_outflow = Traffic(), Published(), Outflow()
+        self._closed_traffic, self._closed_inflow, self._closed_outflow = Traffic(), Inflow(), Outflow()
         self._closed_acknowledged = 0
         self.generation = 0
         """Grows with every change of topology or rights: what was found out before must be found out again."""
 
     @property
-    def journal(self) -> Journal:
+    def journal(self) -> JournalPort:
         return self.broker.journal
 
     @property
@@ -174,10 +174,10 @@ class VirtualHost:
     def schedule(self, queue: MessageQueue, at_ms: int) -> None:
         self.broker.schedule(queue, at_ms)
 
-    def restore(self, row: StoredRow) -> Message:
+    def restore(self, row: StoredRow) -> QueuedMessage:
         return restore(row, self.broker.properties)
 
-    def bury(self, message: Message, queue: MessageQueue, reason: str) -> None:
+    def bury(self, message: QueuedMessage, queue: MessageQueue, reason: str) -> None:
         exchange = queue.rules.dead_letter_exchange
         if exchange is None or (exchange != DEFAULT_EXCHANGE and exchange not in self.router.registry.exchanges):
             return
@@ -186,7 +186,7 @@ class VirtualHost:
         destinations, entries = self._destinations(route)
         destinations = [target for target in destinations if not letter.goes_round(target.name)]
         self.broker.last_id += 1
-        dead = Message(
+        dead = QueuedMessage(
             self.broker.last_id,
             Origin(exchange, letter.routing_keys[0]),
             Properties(letter.raw_properties),
@@ -216,9 +216,9 @@ class VirtualHost:
             traffic.add(channel.tallies)
         return traffic
 
-    def flows(self) -> tuple[Published, Outflow, int]:
+    def flows(self) -> tuple[Inflow, Outflow, int]:
         """What publishers did, what went out, and how much of it was acknowledged."""
-        inflow, outflow, acknowledged = Published(), Outflow(), self._closed_acknowledged
+        inflow, outflow, acknowledged = Inflow(), Outflow(), self._closed_acknowledged
         inflow.add(self._closed_inflow)
         outflow.add(self._closed_outflow)
         for channel in self.channels:
@@ -233,7 +233,7 @@ class VirtualHost:
     def unsettled_ids(self, queue: MessageQueue) -> Collection[int]:
         return {message.id for message in self._unsettled(queue)}
 
-    def _unsettled(self, queue: MessageQueue) -> list[Message]:
+    def _unsettled(self, queue: MessageQueue) -> list[QueuedMessage]:
         if not queue.unsettled:
             return []
         return [message for channel in self.channels for message in channel.messages_of(queue)]

@@ -8,20 +8,20 @@ from collections.abc import Sequence
 import click
 
 import holtmq
-from holtmq.cli.accounts import permissions, policies, users
-from holtmq.cli.bench import bench
-from holtmq.cli.completion import completion
-from holtmq.cli.declare import bind, declare, delete, unbind
-from holtmq.cli.definitions import definitions
-from holtmq.cli.demo import demo
-from holtmq.cli.explain import explain
-from holtmq.cli.listing import list_, status
-from holtmq.cli.messages import get, move, publish, purge
-from holtmq.cli.migrate import migrate
-from holtmq.cli.pipeline import pipeline
-from holtmq.cli.queue import queue
-from holtmq.cli.serve import serve
-from holtmq.cli.top import top
+from holtmq.cli.account_commands import permissions, policies, users
+from holtmq.cli.bench_command import bench
+from holtmq.cli.completion_command import completion
+from holtmq.cli.declare_commands import bind, declare, delete, unbind
+from holtmq.cli.definitions_commands import definitions
+from holtmq.cli.demo_command import demo
+from holtmq.cli.explain_command import explain
+from holtmq.cli.list_commands import list_, status
+from holtmq.cli.message_commands import get, move, publish, purge
+from holtmq.cli.migrate_command import migrate
+from holtmq.cli.pipeline_commands import pipeline
+from holtmq.cli.queue_commands import queue
+from holtmq.cli.serve_command import serve
+from holtmq.cli.top_command import top
 from holtmq.errors import HoltmqError
 
 FAILURE = 1

@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from typing import NamedTuple
 
-from holtmq.client.connection import CHANNEL, Connect, Connection, ConnectionLostError
+from holtmq.client.blocking_connection import CHANNEL, BlockingConnection, Connect, ConnectionLostError
 from holtmq.errors import HoltmqError
 from holtmq.wire import methods as wire
 from holtmq.wire.content import make_content, on_channel
@@ -34,7 +34,7 @@ class Outgoing(NamedTuple):
 
 
 @dataclass(slots=True)
-class Published:
+class ReceivedConfirms:
     """What became of the messages."""
 
     confirmed: int = 0
@@ -58,13 +58,13 @@ class Publisher:
         self._started = 0.0
         self._sent = 0
         self._failures = 0
-        self._connection: Connection | None = None
+        self._connection: BlockingConnection | None = None
         self._methods: dict[tuple[str, str], bytes] = {}
         self._waiting: dict[int, Outgoing] = {}
         """What was sent and is not confirmed, by its number on this connection, in order."""
         self._again: list[Outgoing] = []
         self._next_tag = 1
-        self.published = Published()
+        self.published = ReceivedConfirms()
 
     def publish(self, messages: Iterable[Outgoing]) -> None:
         """Send; this may return before all are confirmed."""
@@ -104,7 +104,7 @@ class Publisher:
             self._sent += count
             time.sleep(max(0.0, self._started + self._sent / self._rate - now))
 
-    def _attempt(self, step: Callable[[Connection], None]) -> None:
+    def _attempt(self, step: Callable[[BlockingConnection], None]) -> None:
         """Do something that may find the connection broken; if it does, connect anew and send what was not confirmed."""
         try:
             step(self._connected())
@@ -121,14 +121,14 @@ class Publisher:
                 ) from error
         time.sleep(min(LONGEST_PAUSE_S, FIRST_PAUSE_S * 2 ** (self._failures - 1)))
 
-    def _connected(self) -> Connection:
+    def _connected(self) -> BlockingConnection:
         if self._connection is None:
             connection = self._connect()
             connection.call(wire.ConfirmSelect(), wire.ConfirmSelectOk)
             self._connection, self._next_tag = connection, 1
         return self._connection
 
-    def _send_again(self, connection: Connection) -> None:
+    def _send_again(self, connection: BlockingConnection) -> None:
         while self._again:
             batch, self._again = self._again[: self._window], self._again[self._window :]
             data = b"".join([self._spell(message, connection.frame_max) for message in batch])
@@ -139,7 +139,7 @@ class Publisher:
             if self._again:
                 self._settle_some(connection)
 
-    def _settle_some(self, connection: Connection) -> None:
+    def _settle_some(self, connection: BlockingConnection) -> None:
         """Wait for the broker's word on some messages; send again what it refused."""
         if self._again and not self._waiting:
             self._send_again(connection)
@@ -165,7 +165,7 @@ class Publisher:
             self._again = refused + self._again
             self._send_again(connection)
 
-    def _note_returns(self, connection: Connection) -> None:
+    def _note_returns(self, connection: BlockingConnection) -> None:
         if connection.returns:
             self.published.returned += len(connection.returns)
             self.published.first_return = self.published.first_return or connection.returns[0]

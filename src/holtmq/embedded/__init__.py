@@ -7,23 +7,23 @@ from pathlib import Path
 from time import time
 
 from holtmq.embedded import aio
-from holtmq.embedded.consumer import Consumer
-from holtmq.embedded.embedded import Embedded
+from holtmq.embedded.background_producer import BackgroundProducer
+from holtmq.embedded.callback_consumer import CallbackConsumer
+from holtmq.embedded.embedded_broker import EmbeddedBroker
 from holtmq.embedded.message import Message
-from holtmq.embedded.producer import Producer
-from holtmq.embedded.queue import Queue
-from holtmq.store import Durability
-from holtmq.store.database import TIMEOUT_S
+from holtmq.embedded.queue_handle import QueueHandle
+from holtmq.store.records import Durability
+from holtmq.store.sqlite.database import TIMEOUT_S
 
-__all__ = ["Consumer", "Embedded", "Message", "Producer", "Queue", "aio", "open"]
+__all__ = ["BackgroundProducer", "CallbackConsumer", "EmbeddedBroker", "Message", "QueueHandle", "aio", "open"]
 
 
 def open(  # noqa: A001  # holtmq.open reads as it should
     path: str | Path, *, durability: Durability = "full", timeout_s: float = TIMEOUT_S, clock: Callable[[], float] = time
-) -> Embedded:
+) -> EmbeddedBroker:
     """Open a HoltMQ file, which is made if there is none; ":memory:" keeps everything in memory.
 
     `durability` says what a call that returned survives: "full" a power cut, "normal" and "off" a killed process.
     `timeout_s` is how long to wait while another process has the file locked.
     """
-    return Embedded(path, durability=durability, timeout_s=timeout_s, clock=clock)
+    return EmbeddedBroker(path, durability=durability, timeout_s=timeout_s, clock=clock)

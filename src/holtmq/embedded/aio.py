@@ -9,25 +9,25 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any, TypeVar
 
-from holtmq.embedded.embedded import Embedded
+from holtmq.body import Content
+from holtmq.embedded.embedded_broker import EmbeddedBroker
 from holtmq.embedded.message import Message, StateName
-from holtmq.embedded.queue import LEASE_S, Key, Patterns, Queue
-from holtmq.message import Content
+from holtmq.embedded.queue_handle import LEASE_S, Key, Patterns, QueueHandle
 from holtmq.table import FieldValue
 
 T = TypeVar("T")
 WAIT_S = 1.0
 
 
-class AsyncEmbedded:
+class AsyncEmbeddedBroker:
     """`async with aio.open("shop.db") as mq`; what is not here is on `mq.embedded`, to be called in a thread."""
 
     def __init__(self, path: str | Path, **options: Any) -> None:
         self._path, self._options = path, options
-        self.embedded: Embedded
+        self.embedded: EmbeddedBroker
 
-    async def __aenter__(self) -> AsyncEmbedded:
-        self.embedded = await asyncio.to_thread(Embedded, self._path, **self._options)
+    async def __aenter__(self) -> AsyncEmbeddedBroker:
+        self.embedded = await asyncio.to_thread(EmbeddedBroker, self._path, **self._options)
         return self
 
     async def __aexit__(
@@ -38,8 +38,8 @@ class AsyncEmbedded:
     async def declare_exchange(self, name: str, type: str = "direct", **options: Any) -> None:  # noqa: A002
         await asyncio.to_thread(self.embedded.declare_exchange, name, type, **options)
 
-    async def declare_queue(self, name: str, **options: Any) -> AsyncQueue:
-        return AsyncQueue(await asyncio.to_thread(self.embedded.declare_queue, name, **options))
+    async def declare_queue(self, name: str, **options: Any) -> AsyncQueueHandle:
+        return AsyncQueueHandle(await asyncio.to_thread(self.embedded.declare_queue, name, **options))
 
     async def bind(self, queue: str, exchange: str, routing_key: Key = "", **options: Any) -> None:
         await asyncio.to_thread(self.embedded.bind, queue, exchange, routing_key, **options)
@@ -60,12 +60,12 @@ class AsyncEmbedded:
             self.embedded.publish, content, routing_key, exchange=exchange, headers=headers, **options
         )
 
-    async def queue(self, name: str) -> AsyncQueue:
-        return AsyncQueue(await asyncio.to_thread(self.embedded.queue, name))
+    async def queue(self, name: str) -> AsyncQueueHandle:
+        return AsyncQueueHandle(await asyncio.to_thread(self.embedded.queue, name))
 
 
-class AsyncQueue:
-    def __init__(self, queue: Queue) -> None:
+class AsyncQueueHandle:
+    def __init__(self, queue: QueueHandle) -> None:
         self.queue = queue
 
     async def put(self, content: Content, routing_key: Key = "", **options: Any) -> int:
@@ -103,9 +103,9 @@ class AsyncQueue:
         return await asyncio.to_thread(self.queue.size, state)
 
 
-def open(path: str | Path, **options: Any) -> AsyncEmbedded:  # noqa: A001  # as holtmq.open
+def open(path: str | Path, **options: Any) -> AsyncEmbeddedBroker:  # noqa: A001  # as holtmq.open
     """As `holtmq.open`, for `async with`."""
-    return AsyncEmbedded(path, **options)
+    return AsyncEmbeddedBroker(path, **options)
 
 
 async def _cancellable(work: Callable[[], T], undo: Callable[[T], None]) -> T:

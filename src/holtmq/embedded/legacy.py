@@ -13,13 +13,13 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from urllib.parse import quote
 
-from holtmq.embedded.embedded import Embedded
+from holtmq.body import TEXT
+from holtmq.embedded.embedded_broker import EmbeddedBroker
 from holtmq.errors import InvalidValueError, NotAStoreError, StoreError
-from holtmq.message import ID_CLOCK_BITS, TEXT
-from holtmq.store import State
+from holtmq.store.records import ID_CLOCK_BITS, DeliveryState
 
 COLUMNS = {"message_id", "data", "status", "in_time"}
-STATES = {0: State.READY, 1: State.LOCKED, 2: State.DONE, 3: State.FAILED}
+STATES = {0: DeliveryState.READY, 1: DeliveryState.LOCKED, 2: DeliveryState.DONE, 3: DeliveryState.FAILED}
 NANOSECONDS_FROM = 10**16
 """litequeue counts nanoseconds, MiniQ milliseconds; a time above this is the former."""
 BATCH = 10_000
@@ -64,7 +64,7 @@ def _migrate(source: Path, target: Path, unfinished: Path, progress: Callable[[i
     try:
         tables = _tables(legacy, source)
         total = sum(legacy.execute(f"SELECT count(*) FROM {_quoted(table)}").fetchone()[0] for table in tables)
-        with Embedded(unfinished, durability="off") as mq:
+        with EmbeddedBroker(unfinished, durability="off") as mq:
             for table, columns in tables.items():
                 report.queues[table] = Counter()
                 for batch in _batches(legacy, table, columns):
@@ -96,7 +96,7 @@ def _batches(legacy: sqlite3.Connection, table: str, columns: set[str]) -> Itera
         yield batch
 
 
-def _take_over(mq: Embedded, queue: str, batch: list[tuple[object, ...]], states: Counter[str]) -> None:
+def _take_over(mq: EmbeddedBroker, queue: str, batch: list[tuple[object, ...]], states: Counter[str]) -> None:
     mq.queue(queue)
     with mq.working(queue) as (connection, queue_id, _):
         (last,) = connection.execute("SELECT coalesce(max(id), 0) FROM messages").fetchone()
@@ -115,9 +115,11 @@ def _take_over(mq: Embedded, queue: str, batch: list[tuple[object, ...]], states
                 "VALUES (?, '', ?, ?, ?, ?, ?)",
                 (last, key_id, int(priority or 0), arrived, properties, body),  # type: ignore[call-overload]
             )
-            lease_until = mq.now_ms() if state == State.LOCKED else None  # its holder is gone: it comes back with the first pop
-            attempts = 0 if state == State.READY else 1
-            settled_at = (settled_at or mq.now_ms()) if state in (State.DONE, State.FAILED) else None
+            lease_until = (
+                mq.now_ms() if state == DeliveryState.LOCKED else None
+            )  # its holder is gone: it comes back with the first pop
+            attempts = 0 if state == DeliveryState.READY else 1
+            settled_at = (settled_at or mq.now_ms()) if state in (DeliveryState.DONE, DeliveryState.FAILED) else None
             connection.execute(
                 "INSERT INTO deliveries VALUES (?, ?, ?, ?, ?, ?, ?, NULL, ?, ?)",
                 (last, queue_id, state, int(priority or 0), key_id, attempts, lease_until, locked_at, settled_at),  # type: ignore[call-overload]

@@ -7,13 +7,13 @@ from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any, Literal, TypeAlias
 
-from holtmq.store import State, StoredMessage
-from holtmq.store.declarations import from_text
+from holtmq.store.records import DeliveryState, StoredMessage
+from holtmq.store.sqlite.declarations import from_text
 from holtmq.table import Table
 from holtmq.wire.content import Properties
 
 if TYPE_CHECKING:
-    from holtmq.embedded.queue import Queue
+    from holtmq.embedded.queue_handle import QueueHandle
 
 StateName: TypeAlias = Literal["ready", "locked", "done", "failed", "dead"]
 
@@ -39,7 +39,7 @@ class Message:
     """Until when it is locked; of a delayed message, from when on it can be had."""
     expires_at: datetime | None
     settled_at: datetime | None
-    queue: Queue = field(repr=False, compare=False)
+    queue: QueueHandle = field(repr=False, compare=False)
 
     @property
     def text(self) -> str:
@@ -65,8 +65,8 @@ class Message:
         return self.queue.extend(self, lease_s)
 
 
-def message_of(stored: StoredMessage, queue: Queue) -> Message:
-    state = State(stored.state)
+def message_of(stored: StoredMessage, queue: QueueHandle) -> Message:
+    state = DeliveryState(stored.state)
     headers, properties = _properties_of(stored)
     return Message(
         stored.id,
@@ -96,13 +96,13 @@ def _properties_of(stored: StoredMessage) -> tuple[Table, Table]:
     return Table.of(headers), Table.of(properties)
 
 
-STATE_NAMES: dict[State, StateName] = {
-    State.READY: "ready",
-    State.DELAYED: "ready",
-    State.LOCKED: "locked",
-    State.DONE: "done",
-    State.FAILED: "failed",
-    State.DEAD: "dead",
+STATE_NAMES: dict[DeliveryState, StateName] = {
+    DeliveryState.READY: "ready",
+    DeliveryState.DELAYED: "ready",
+    DeliveryState.LOCKED: "locked",
+    DeliveryState.DONE: "done",
+    DeliveryState.FAILED: "failed",
+    DeliveryState.DEAD: "dead",
 }
 
 

@@ -12,9 +12,9 @@ from dataclasses import dataclass
 from enum import Enum
 from ipaddress import ip_address
 
-from holtmq.broker.accounts import Accounts
+from holtmq.accounts import User
+from holtmq.broker.authorization import Authorization
 from holtmq.errors import HoltmqError
-from holtmq.users import User
 
 GUEST = "guest"
 TAGS = ("administrator", "monitoring", "policymaker", "management")
@@ -41,7 +41,7 @@ class UnauthorisedError(HoltmqError):
 @dataclass(frozen=True, slots=True)
 class Caller:
     user: User
-    accounts: Accounts
+    accounts: Authorization
 
     def has(self, need: Need) -> bool:
         return any(tag in need.value for tag in self.user.tags)
@@ -62,7 +62,7 @@ class Caller:
             raise UnauthorisedError(f"access to vhost {vhost!r} refused for user {self.user.name!r}")
 
 
-def authenticate(header: str | None, peer: str | None, accounts: Accounts, *, guest_from_anywhere: bool) -> Caller:
+def authenticate(header: str | None, peer: str | None, accounts: Authorization, *, guest_from_anywhere: bool) -> Caller:
     """The user of a request, from its Authorization header (RFC 7617)."""
     if not header:
         raise UnauthenticatedError("expected a user and a password, got none")

@@ -15,7 +15,8 @@ from starlette.requests import ClientDisconnect, Request
 from starlette.responses import Response
 from starlette.types import Receive, Scope, Send
 
-from holtmq.broker.accounts import Accounts
+from holtmq.accounts import User
+from holtmq.broker.authorization import Authorization
 from holtmq.errors import (
     AccessRefusedError,
     HoltmqError,
@@ -33,7 +34,6 @@ from holtmq.management.openapi import describe_api
 from holtmq.management.operations import Call, Operation, answer, api
 from holtmq.management.static import StaticFiles
 from holtmq.management.statistics import Statistics
-from holtmq.users import User
 
 log = logging.getLogger(__name__)
 
@@ -150,7 +150,7 @@ class App:
         return answer(result)
 
     def _authenticate(self, request: Request, need: Need) -> Caller:
-        accounts, config = self._node.broker.accounts, self._node.config
+        accounts, config = self._node.broker.authorization, self._node.config
         if need is Need.NOTHING:
             return Caller(User(""), accounts)
         peer = request.client.host if request.client is not None else None
@@ -165,7 +165,7 @@ class App:
         if len(segments) != 4:
             raise NotFoundError(f"nothing is at {path[:200]!r}")
         named = {"ticket": segments[2], "name": unquote(segments[3])}
-        caller = Caller(User(""), Accounts())
+        caller = Caller(User(""), Authorization())
         return resources.reports.serve_report(Call(self._node, self._statistics, caller, named, {}, request.headers, b""))
 
 

@@ -15,7 +15,7 @@ LARGEST_PAGE = 500
 LONGEST_PATTERN = 200
 
 
-class Pattern(Protocol):
+class NameFilter(Protocol):
     def search(self, text: str) -> object | None: ...
 
 
@@ -33,7 +33,7 @@ class Page:
 class Listing:
     """What a query asks for."""
 
-    name: Pattern | None = None
+    name: NameFilter | None = None
     sort: str | None = None
     is_reversed: bool = False
     columns: tuple[str, ...] = ()
@@ -116,7 +116,7 @@ def _number(query: Mapping[str, str], name: str, default: int, most: int) -> int
     return int(text)
 
 
-def _pattern(query: Mapping[str, str]) -> Pattern | None:
+def _pattern(query: Mapping[str, str]) -> NameFilter | None:
     """By RE2, whose time is linear whatever the expression: everybody who may list may give one, and the broker waits."""
     text = query.get("name", "")
     if not text:
@@ -127,7 +127,7 @@ def _pattern(query: Mapping[str, str]) -> Pattern | None:
     options.case_sensitive = False
     options.log_errors = False
     try:
-        pattern: Pattern = re2.compile(text if query.get("use_regex") == "true" else re2.escape(text), options)
+        pattern: NameFilter = re2.compile(text if query.get("use_regex") == "true" else re2.escape(text), options)
     except re2.error as error:
         raise InvalidValueError(f"name: expected a regular expression, got {text!r}: {error}") from error
     return pattern

@@ -15,7 +15,7 @@ from typing import TypeAlias
 
 from starlette.responses import Response
 
-from holtmq.broker.traffic import Outflow, Published
+from holtmq.broker.traffic import Inflow, Outflow
 from holtmq.management.node import Node
 from holtmq.management.resources.overview import SPOKEN_VERSION, cluster_name_of, memory_used
 from holtmq.management.views import NODE
@@ -100,7 +100,7 @@ def _churn(node: Node) -> Iterator[list[str]]:
 
 
 def _messages(node: Node) -> Iterator[list[str]]:
-    inflow, outflow, acknowledged, routed = Published(), Outflow(), 0, 0
+    inflow, outflow, acknowledged, routed = Inflow(), Outflow(), 0, 0
     for vhost in node.broker.vhosts.values():
         its_inflow, its_outflow, its_acknowledged = vhost.flows()
         inflow.add(its_inflow)

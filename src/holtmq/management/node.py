@@ -21,7 +21,7 @@ class WireConnection(Protocol):
     is_blocked: bool
 
 
-class Client(Protocol):
+class ConnectedClient(Protocol):
     """Somebody who is connected."""
 
     name: str
@@ -56,7 +56,7 @@ class Node(Protocol):
     started_at: float
 
     @property
-    def clients(self) -> Collection[Client]: ...
+    def clients(self) -> Collection[ConnectedClient]: ...
     @property
     def addresses(self) -> list[str]:
         """Where it listens, as URLs."""

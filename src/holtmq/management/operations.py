@@ -18,15 +18,15 @@ from starlette.responses import Response
 
 from holtmq.broker.channel import Channel
 from holtmq.broker.consumer import Consumer
-from holtmq.broker.message import Message
+from holtmq.broker.queued_message import QueuedMessage
 from holtmq.broker.vhost import VirtualHost
 from holtmq.errors import DefinitionsError, InvalidValueError, NotFoundError
 from holtmq.management.access import Caller, Need
 from holtmq.management.listing import Listing
-from holtmq.management.node import Client, Node
+from holtmq.management.node import ConnectedClient, Node
 from holtmq.management.statistics import Span, Statistics
 from holtmq.table import describe
-from holtmq.topology.definitions import Fields
+from holtmq.topology.definitions_file import Fields
 
 Handler: TypeAlias = "Callable[[Call], Any | Awaitable[Any]]"
 Schema: TypeAlias = Mapping[str, Any]
@@ -73,7 +73,7 @@ class Inbox:
     is_writable = True
 
     def __init__(self) -> None:
-        self.returned: list[Message] = []
+        self.returned: list[QueuedMessage] = []
         self.refused: list[int] = []
 
     def deliver(self, consumer: Consumer, first_tag: int, messages: Any, redelivered: Any) -> None:
@@ -83,7 +83,7 @@ class Inbox:
     def refuse(self, tag: int) -> None:
         self.refused.append(tag)
 
-    def give_back(self, message: Message) -> None:
+    def give_back(self, message: QueuedMessage) -> None:
         self.returned.append(message)
 
     def cancel(self, consumer: Consumer) -> None: ...
@@ -166,7 +166,7 @@ class Call:
         finally:
             session.close()
 
-    def clients(self) -> list[Client]:
+    def clients(self) -> list[ConnectedClient]:
         """Who is connected, as far as the caller may know."""
         clients = sorted((client for client in self.node.clients if client.session is not None), key=lambda one: one.name)
         if self.caller.has(Need.MONITORING):

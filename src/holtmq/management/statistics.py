@@ -9,10 +9,10 @@ from typing import Any, NamedTuple
 
 from holtmq.broker.channel import Channel
 from holtmq.broker.queue import MessageQueue
-from holtmq.broker.traffic import Churn, Outflow, Published
+from holtmq.broker.traffic import Churn, Inflow, Outflow
 from holtmq.broker.vhost import VirtualHost
 from holtmq.management.history import History
-from holtmq.management.node import Client, Node
+from holtmq.management.node import ConnectedClient, Node
 
 SLICE = 500
 """So many queues are read before others have their turn."""
@@ -120,7 +120,7 @@ def channel_numbers(channel: Channel) -> tuple[int, ...]:
     return (*_in(channel.inflow), *_out(flow, flow.acknowledged(channel.unsettled_count)))
 
 
-def vhost_numbers(vhost: VirtualHost, clients: Iterable[Client]) -> tuple[int, ...]:
+def vhost_numbers(vhost: VirtualHost, clients: Iterable[ConnectedClient]) -> tuple[int, ...]:
     here = [client for client in clients if client.session is not None and client.session.vhost is vhost]
     octets = sum(client.bytes_received for client in here), sum(client.bytes_sent for client in here)
     return (*lengths(vhost), *octets, *_flows(vhost))
@@ -174,7 +174,7 @@ def with_deliver_get(found: dict[str, Any]) -> dict[str, Any]:
     return found
 
 
-def _in(flow: Published) -> tuple[int, ...]:
+def _in(flow: Inflow) -> tuple[int, ...]:
     return flow.published, flow.confirmed, flow.returned, flow.dropped
 
 

@@ -16,7 +16,7 @@ from holtmq.broker.consumer import Consumer
 from holtmq.broker.queue import MessageQueue
 from holtmq.broker.session import Session
 from holtmq.broker.vhost import VirtualHost
-from holtmq.management.node import Client
+from holtmq.management.node import ConnectedClient
 from holtmq.management.statistics import (
     CHANNEL_COLUMNS,
     CONNECTION_COLUMNS,
@@ -130,7 +130,7 @@ def policy_view(policy: Policy) -> dict[str, Any]:
     }
 
 
-def connection_view(client: Client, statistics: Statistics, span: Span | None = None) -> dict[str, Any]:
+def connection_view(client: ConnectedClient, statistics: Statistics, span: Span | None = None) -> dict[str, Any]:
     session, wire = client.session, client.connection
     assert session is not None
     history = statistics.history("connection", client.name)
@@ -167,7 +167,7 @@ def connection_view(client: Client, statistics: Statistics, span: Span | None = 
     }
 
 
-def channel_view(channel: Channel, client: Client, statistics: Statistics, span: Span | None = None) -> dict[str, Any]:
+def channel_view(channel: Channel, client: ConnectedClient, statistics: Statistics, span: Span | None = None) -> dict[str, Any]:
     history = statistics.history("channel", client.name, channel.number)
     numbers = channel_numbers(channel)
     return {
@@ -191,12 +191,12 @@ def channel_view(channel: Channel, client: Client, statistics: Statistics, span:
     }
 
 
-def connection_details(client: Client) -> dict[str, Any]:
+def connection_details(client: ConnectedClient) -> dict[str, Any]:
     host, port = client.peer
     return {"name": client.name, "peer_host": host, "peer_port": port}
 
 
-def consumer_view(consumer: Consumer, owners: Mapping[Session, Client]) -> dict[str, Any]:
+def consumer_view(consumer: Consumer, owners: Mapping[Session, ConnectedClient]) -> dict[str, Any]:
     channel, queue = consumer.channel, consumer.queue
     client = owners.get(channel.session)
     details = {"name": "", "number": channel.number, "user": channel.session.user.name, "node": NODE}

@@ -10,6 +10,7 @@ from collections.abc import Mapping
 from ipaddress import ip_address
 from typing import TYPE_CHECKING, Any, cast
 
+from holtmq.accounts import User
 from holtmq.broker.channel import Channel as BrokerChannel
 from holtmq.broker.publication import Publication
 from holtmq.broker.session import Session
@@ -21,11 +22,10 @@ from holtmq.errors import (
     MalformedLoginError,
     NotImplementedByBrokerError,
 )
-from holtmq.protocol.channel import Channel
-from holtmq.protocol.connection import Connection, State
-from holtmq.server.methods import carry_out
+from holtmq.protocol.server_channel import ServerChannel
+from holtmq.protocol.server_connection import ConnectionState, ServerConnection
+from holtmq.server.dispatch import carry_out
 from holtmq.table import FieldValue
-from holtmq.users import User
 from holtmq.wire.frames import HEARTBEAT_FRAME
 from holtmq.wire.methods import (
     BasicAck,
@@ -58,7 +58,7 @@ class Client(asyncio.Protocol):
     def __init__(self, server: Server) -> None:
         self.server = server
         self.broker = server.broker
-        self.connection = Connection(self, server.limits)
+        self.connection = ServerConnection(self, server.limits)
         self.session: Session | None = None
         self.name = ""
         self.connected_at = 0.0
@@ -98,7 +98,7 @@ class Client(asyncio.Protocol):
             # The edge between a client and the broker: whatever defect comes up is this client's loss alone.
             log.exception("internal error while serving %s", self.name)
             self.connection.fail_inside()
-        if self.connection.state >= State.CLOSING:
+        if self.connection.state >= ConnectionState.CLOSING:
             self._leave()
         self.server.received(len(data))
 
@@ -140,7 +140,7 @@ class Client(asyncio.Protocol):
         self._transport.writelines(self.connection.take_output())
         if was_full and self.connection.is_writable:
             self.resume()
-        if self.connection.state == State.CLOSED:
+        if self.connection.state == ConnectionState.CLOSED:
             self._transport.close()
 
     def has_output(self) -> None:
@@ -184,7 +184,7 @@ class Client(asyncio.Protocol):
 
     def _leave(self) -> None:
         """The connection is over, or will be when the client says close-ok."""
-        if self.connection.state == State.CLOSED and not self.connection.has_output:
+        if self.connection.state == ConnectionState.CLOSED and not self.connection.has_output:
             self._transport.close()
         if self._has_left:
             return
@@ -203,7 +203,7 @@ class Client(asyncio.Protocol):
         self._timers.append(asyncio.get_running_loop().call_later(delay_s, call))
 
     def _end_handshake(self) -> None:
-        if self.connection.state < State.OPEN:
+        if self.connection.state < ConnectionState.OPEN:
             log.warning("closing %s: no login within %g s", self.name, self.server.config.handshake_timeout_s)
             self._transport.abort()
 
@@ -228,7 +228,7 @@ class Client(asyncio.Protocol):
         return "PLAIN AMQPLAIN EXTERNAL" if self._certified_name() else "PLAIN AMQPLAIN"
 
     def log_in(self, mechanism: str, response: bytes, client_properties: Mapping[str, FieldValue]) -> None:
-        accounts = self.broker.accounts
+        accounts = self.broker.authorization
         self.mechanism = mechanism
         match mechanism:
             case "PLAIN":
@@ -271,15 +271,15 @@ class Client(asyncio.Protocol):
     def update_secret(self, secret: bytes) -> None:
         """A new secret for the same user: with passwords there is nothing to renew."""
 
-    def open_channel(self, channel: Channel) -> BrokerChannel:
+    def open_channel(self, channel: ServerChannel) -> BrokerChannel:
         assert self.session is not None
         return self.session.open_channel(channel.number, channel)
 
-    def close_channel(self, channel: Channel) -> None:
+    def close_channel(self, channel: ServerChannel) -> None:
         if self.session is not None:
             self.session.close_channel(channel.number)
 
-    def publication(self, channel: Channel, method: BasicPublish) -> Publication:
+    def publication(self, channel: ServerChannel, method: BasicPublish) -> Publication:
         if method.immediate:
             raise NotImplementedByBrokerError("immediate=true: expected false; no broker of today has it")
         if not self.is_publisher:
@@ -288,7 +288,7 @@ class Client(asyncio.Protocol):
         target: BrokerChannel = channel.target
         return target.publication(method.exchange, method.routing_key, is_mandatory=method.mandatory)
 
-    def carry_out(self, channel: Channel, method: Method) -> None:
+    def carry_out(self, channel: ServerChannel, method: Method) -> None:
         target: BrokerChannel = channel.target
         match method:
             case BasicConsume():
@@ -303,7 +303,7 @@ class Client(asyncio.Protocol):
         if reply is not None:
             channel.send(reply)
 
-    def _consume(self, channel: Channel, target: BrokerChannel, method: BasicConsume) -> None:
+    def _consume(self, channel: ServerChannel, target: BrokerChannel, method: BasicConsume) -> None:
         tag = target.consume(
             method.queue,
             method.consumer_tag,
@@ -314,7 +314,7 @@ class Client(asyncio.Protocol):
         if not method.no_wait:
             channel.send(BasicConsumeOk(tag))  # before any message: those leave when the turn ends
 
-    def _get(self, channel: Channel, target: BrokerChannel, method: BasicGet) -> None:
+    def _get(self, channel: ServerChannel, target: BrokerChannel, method: BasicGet) -> None:
         fetched = target.get(method.queue, is_auto_ack=method.no_ack)
         if fetched is None:
             channel.send(BasicGetEmpty())

@@ -19,10 +19,10 @@ from typing import TYPE_CHECKING
 from holtmq.broker.broker import Broker
 from holtmq.config import DEFAULT_HTTP_PORT, Config
 from holtmq.errors import ConnectionForcedError, StoreError
-from holtmq.protocol.connection import Limits
+from holtmq.protocol.server_connection import Limits
 from holtmq.server.client import Client
 from holtmq.server.startup import open_broker
-from holtmq.store.journal import Journal
+from holtmq.store.sqlite.batch_journal import SqliteJournal
 from holtmq.table import FieldValue
 
 if TYPE_CHECKING:
@@ -61,7 +61,7 @@ class Server:
         self.clients: set[Client] = set()
         self.started_at = time.time()
         self.broker: Broker
-        self._journal: Journal
+        self._journal: SqliteJournal
         self._listeners: list[asyncio.Server] = []
         self._http: HttpServer | None = None
         self._disk = ThreadPoolExecutor(1, "holtmq-disk")

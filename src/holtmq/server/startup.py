@@ -7,23 +7,24 @@ import logging
 import time
 from typing import cast
 
+from holtmq.accounts import Permission, User
 from holtmq.broker.broker import Broker
 from holtmq.broker.definitions import import_definitions
-from holtmq.broker.rules import QueueRules
 from holtmq.broker.vhost import VirtualHost
 from holtmq.config import Config
-from holtmq.store.database import Database, Durability
-from holtmq.store.journal import Journal
+from holtmq.queueing.rules import QueueRules
+from holtmq.store.records import Durability
+from holtmq.store.sqlite.batch_journal import SqliteJournal
+from holtmq.store.sqlite.database import SqliteDatabase
 from holtmq.topology import DEFAULT_VHOST, Topology
-from holtmq.users import Permission, User
 
 log = logging.getLogger(__name__)
 
 
-def open_broker(config: Config, address: str) -> tuple[Broker, Journal]:
+def open_broker(config: Config, address: str) -> tuple[Broker, SqliteJournal]:
     """A broker with all that its file has. It owns the file: nobody else can open it meanwhile."""
-    database = Database(config.data, durability=cast("Durability", config.durability), owner=address)
-    journal = Journal(database)
+    database = SqliteDatabase(config.data, durability=cast("Durability", config.durability), owner=address)
+    journal = SqliteJournal(database)
     broker = Broker(journal, is_strict_unbind=config.strict_unbind, memory_limit=config.memory_bytes)
     try:
         broker.begin(time.time_ns() // 1_000_000)
@@ -36,7 +37,7 @@ def open_broker(config: Config, address: str) -> tuple[Broker, Journal]:
     return broker, journal
 
 
-def recover(broker: Broker, journal: Journal) -> None:
+def recover(broker: Broker, journal: SqliteJournal) -> None:
     recovered = journal.recover()
     broker.last_id = max(broker.last_id, recovered.last_id)
     metadata = {entry.pop("name"): entry for entry in json.loads(dict(recovered.topology.sections).get("vhosts", "[]"))}
@@ -50,9 +51,9 @@ def recover(broker: Broker, journal: Journal) -> None:
     broker.watch_delayed()
     broker.parameters.update((parameter.identity, parameter) for parameter in journal.parameters())
     users, permissions = journal.accounts()
-    broker.accounts.users.update((user.name, user) for user in users)
+    broker.authorization.users.update((user.name, user) for user in users)
     for permission in permissions:
-        broker.accounts.set_permission(permission)
+        broker.authorization.set_permission(permission)
     if not users:
         broker.set_user(User.with_password("guest", "guest", ("administrator",)))
         broker.set_permission(Permission("guest", DEFAULT_VHOST))

@@ -9,13 +9,13 @@ from typing import Any
 import pyarrow as pa
 from pyspark.sql import DataFrame
 
-from holtmq.client.publisher import Published
+from holtmq.client.publisher import ReceivedConfirms
 from holtmq.spark.amqp.writer import Sending
 
 OUTCOME = "confirmed long, returned long, retried long, first_return string"
 
 
-def publish(messages: DataFrame, **options: Any) -> Published:
+def publish(messages: DataFrame, **options: Any) -> ReceivedConfirms:
     """Publish all rows, with the options of the sink; what became of them. A task that fails is run, and published, again."""
     sending = Sending({name: str(value) for name, value in options.items()}, messages.schema)
     schema = pa.schema(
@@ -25,7 +25,7 @@ def publish(messages: DataFrame, **options: Any) -> Published:
     def send(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         yield pa.RecordBatch.from_pylist([asdict(sending.send(batches))], schema)
 
-    total = Published()
+    total = ReceivedConfirms()
     for row in messages.mapInArrow(send, OUTCOME).collect():
         total.confirmed += row["confirmed"]
         total.returned += row["returned"]

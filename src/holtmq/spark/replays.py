@@ -11,7 +11,7 @@ from typing import Any
 from pyspark.sql import DataFrame
 from pyspark.sql import functions as F
 
-from holtmq.client.publisher import Published
+from holtmq.client.publisher import ReceivedConfirms
 from holtmq.errors import InvalidValueError
 from holtmq.spark.amqp.columns import SCHEMA
 from holtmq.spark.amqp.writer import MARK
@@ -65,7 +65,7 @@ class Choice:
 @dataclass(frozen=True, slots=True)
 class ReplaySummary:
     replay_id: str
-    published: Published
+    published: ReceivedConfirms
 
     def to_json(self) -> dict[str, Any]:
         return {"replay_id": self.replay_id, **asdict(self.published)}

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from holtmq.topology import definitions
+from holtmq.topology import definitions_file
 from holtmq.topology.entities import DEFAULT_VHOST, Binding, Exchange, Policy, Queue
 
 
@@ -33,19 +33,19 @@ class Topology:
         `vhost` is where the parts of a single-vhost export belong, whose entries name none. An invalid document is
         refused whole with a `DefinitionsError` that names the path of the offending value.
         """
-        document = source if isinstance(source, Mapping) else definitions.parse(Path(source).read_bytes())
-        return cls(*definitions.read(document, vhost))
+        document = source if isinstance(source, Mapping) else definitions_file.parse(Path(source).read_bytes())
+        return cls(*definitions_file.read(document, vhost))
 
     @classmethod
     def load(cls, path: str | Path) -> Topology:
         """Read the topology of a HoltMQ file."""
-        from holtmq.store.declarations import load_topology
+        from holtmq.store.sqlite.declarations import load_topology
 
         return load_topology(path)
 
     def to_definitions(self, *, vhost: str | None = None) -> dict[str, Any]:
         """The definitions document: of everything or, as RabbitMQ exports it, of one vhost without naming it."""
-        return definitions.write(self.exchanges, self.queues, self.bindings, self.policies, self.sections, vhost)
+        return definitions_file.write(self.exchanges, self.queues, self.bindings, self.policies, self.sections, vhost)
 
     @property
     def vhosts(self) -> tuple[str, ...]:

@@ -12,7 +12,7 @@ from holtmq.management.resources import (
     policies,
     queues,
     reports,
-    topology,
+    topology_graph,
     users,
     vhosts,
 )
@@ -29,7 +29,7 @@ __all__ = [
     "policies",
     "queues",
     "reports",
-    "topology",
+    "topology_graph",
     "users",
     "vhosts",
 ]

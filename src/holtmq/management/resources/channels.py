@@ -7,7 +7,7 @@ from typing import Any
 
 from holtmq.broker.channel import Channel
 from holtmq.errors import NotFoundError
-from holtmq.management.node import Client
+from holtmq.management.node import ConnectedClient
 from holtmq.management.operations import CHARTS, LISTING, Call, api
 from holtmq.management.views import channel_view, consumer_view
 
@@ -57,14 +57,14 @@ def _consumers(call: Call) -> Any:
     return listing.apply(sorted(views, key=lambda view: (view["queue"]["name"], view["consumer_tag"])), len(found))
 
 
-def _channels(call: Call) -> Iterator[tuple[Channel, Client]]:
+def _channels(call: Call) -> Iterator[tuple[Channel, ConnectedClient]]:
     for client in call.clients():
         if client.session is not None:
             for channel in client.session.channels.values():
                 yield channel, client
 
 
-def _list(call: Call, found: list[tuple[Channel, Client]]) -> Any:
+def _list(call: Call, found: list[tuple[Channel, ConnectedClient]]) -> Any:
     listing, span = call.listing, call.span("msg_rates")
     views = [
         channel_view(channel, client, call.statistics, span)

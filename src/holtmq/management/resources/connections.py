@@ -6,7 +6,7 @@ from typing import Any
 
 from holtmq.errors import ConnectionForcedError, NotFoundError
 from holtmq.management.access import Need
-from holtmq.management.node import Client
+from holtmq.management.node import ConnectedClient
 from holtmq.management.operations import CHARTS, LISTING, NO_CONTENT, Call, Outcome, api
 from holtmq.management.views import channel_view, connection_view
 
@@ -60,27 +60,27 @@ def channels_of_connection(call: Call) -> Any:
     return call.listing.apply(views, len(views))
 
 
-def _list(call: Call, clients: list[Client]) -> Any:
+def _list(call: Call, clients: list[ConnectedClient]) -> Any:
     listing, span = call.listing, call.span("data_rates")
     views = [connection_view(client, call.statistics, span) for client in clients if listing.matches(client.name)]
     return listing.apply(views, len(clients))
 
 
-def _of_user(call: Call) -> list[Client]:
+def _of_user(call: Call) -> list[ConnectedClient]:
     name = call.path["user"]
     if name != call.caller.user.name:
         call.caller.require(Need.MONITORING)
     return [client for client in call.clients() if client.session and client.session.user.name == name]
 
 
-def _find(call: Call) -> Client:
+def _find(call: Call) -> ConnectedClient:
     for client in call.clients():
         if client.name == call.path["connection"]:
             return client
     raise NotFoundError(f"no connection {call.path['connection']!r}")
 
 
-def _close(call: Call, client: Client) -> None:
+def _close(call: Call, client: ConnectedClient) -> None:
     if client.session is not None and client.session.user.name != call.caller.user.name:
         call.caller.require(Need.ADMINISTRATOR)
     reason = call.headers.get("x-reason", "Closed via management plugin")

@@ -15,7 +15,7 @@ from holtmq.management.views import binding_view, exchange_view
 from holtmq.routing.draft import explain_with
 from holtmq.table import FieldValue, describe
 from holtmq.topology import DEFAULT_EXCHANGE, Binding, Exchange
-from holtmq.topology.definitions import Fields
+from holtmq.topology.definitions_file import Fields
 from holtmq.topology.registry import refuse_default_exchange
 from holtmq.wire.content import NAMES, encode_properties, make_content
 

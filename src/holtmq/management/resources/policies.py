@@ -5,14 +5,14 @@ from __future__ import annotations
 from typing import Any
 
 from holtmq.broker.definitions import require_pattern
-from holtmq.broker.rules import OVERFLOWS, POLICY_NUMBERS
 from holtmq.errors import DefinitionsError, NotFoundError
 from holtmq.management.access import Need
 from holtmq.management.operations import NO_CONTENT, Call, Outcome, api, created
 from holtmq.management.views import policy_view
+from holtmq.queueing.rules import OVERFLOWS, POLICY_NUMBERS
 from holtmq.table import Table, describe, require_short_string
 from holtmq.topology import Policy
-from holtmq.topology.definitions import POLICY_TARGETS
+from holtmq.topology.definitions_file import POLICY_TARGETS
 
 TEXTS = ("dead-letter-exchange", "dead-letter-routing-key", "overflow", "alternate-exchange")
 LEFT_ALONE = (

@@ -17,7 +17,7 @@ from holtmq.management.views import binding_view, consumer_view, plain_queue, qu
 from holtmq.table import describe
 from holtmq.table_json import to_json
 from holtmq.topology import Binding
-from holtmq.topology.definitions import Fields
+from holtmq.topology.definitions_file import Fields
 
 ACK_MODES = ("ack_requeue_true", "reject_requeue_true", "ack_requeue_false", "reject_requeue_false")
 MOST_MESSAGES = 10_000

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from typing import Any
 
+from holtmq.accounts import HASHES, Permission, TopicPermission, User
 from holtmq.broker.definitions import password_hash, permission_to_json, require_pattern, tags_of, user_to_json
 from holtmq.errors import DefinitionsError, NotFoundError
 from holtmq.management.access import Need
 from holtmq.management.operations import NO_CONTENT, Call, Outcome, api, created
 from holtmq.table import describe
-from holtmq.users import HASHES, Permission, TopicPermission, User
 
 USER = {
     "type": "object",
@@ -39,7 +39,7 @@ ADMIN = Need.ADMINISTRATOR
 @api.collection("/api/users", need=ADMIN)
 def users(call: Call) -> Any:
     """All users, with the hashes of their passwords."""
-    listing, every = call.listing, call.node.broker.accounts.users
+    listing, every = call.listing, call.node.broker.authorization.users
     found = [user_to_json(user) for name, user in sorted(every.items()) if listing.matches(name)]
     return listing.apply(found, len(every))
 
@@ -47,7 +47,7 @@ def users(call: Call) -> Any:
 @api.collection("/api/users/without-permissions", need=ADMIN)
 def users_without_permissions(call: Call) -> list[dict[str, Any]]:
     """Users that may enter no vhost."""
-    accounts = call.node.broker.accounts
+    accounts = call.node.broker.authorization
     permitted = {user for user, _ in accounts.permissions}
     return [user_to_json(user) for name, user in sorted(accounts.users.items()) if name not in permitted]
 
@@ -60,7 +60,7 @@ def delete_users(call: Call) -> Outcome:
         raise DefinitionsError("body.users", f"expected an array of names, got {describe(names)}")
     call.node.begin_turn()
     for name in names:
-        if name in call.node.broker.accounts.users:
+        if name in call.node.broker.authorization.users:
             call.node.broker.remove_user(name)
     return NO_CONTENT
 
@@ -81,7 +81,7 @@ def set_user(call: Call) -> Outcome:
     tags = tags_of(document["tags"], "body.tags")
     password = fields.text("password", "")
     user = User.with_password(name, password, tags) if password else User(name, *password_hash(document, "body"), tags)
-    is_new = name not in call.node.broker.accounts.users
+    is_new = name not in call.node.broker.authorization.users
     call.node.begin_turn()
     call.node.broker.set_user(user)
     return created(is_new=is_new)
@@ -100,20 +100,20 @@ def delete_user(call: Call) -> Outcome:
 def permissions_of_user(call: Call) -> list[dict[str, Any]]:
     """What a user may do, in each vhost."""
     name = _find(call).name
-    return [permission_to_json(each) for each in call.node.broker.accounts.permissions.values() if each.user == name]
+    return [permission_to_json(each) for each in call.node.broker.authorization.permissions.values() if each.user == name]
 
 
 @api.collection("/api/users/{user}/topic-permissions", need=ADMIN)
 def topic_permissions_of_user(call: Call) -> list[dict[str, Any]]:
     """Which routing keys a user may use, in each vhost."""
     name = _find(call).name
-    return [permission_to_json(each) for each in call.node.broker.accounts.topic_permissions.values() if each.user == name]
+    return [permission_to_json(each) for each in call.node.broker.authorization.topic_permissions.values() if each.user == name]
 
 
 @api.collection("/api/permissions", need=ADMIN)
 def permissions(call: Call) -> list[dict[str, Any]]:
     """Who may do what in which vhost."""
-    return [permission_to_json(each) for _, each in sorted(call.node.broker.accounts.permissions.items())]
+    return [permission_to_json(each) for _, each in sorted(call.node.broker.authorization.permissions.items())]
 
 
 @api.get("/api/permissions/{vhost}/{user}", need=ADMIN)
@@ -128,7 +128,7 @@ def set_permission(call: Call) -> Outcome:
     fields, key = call.fields(), (call.path["user"], call.path["vhost"])
     patterns = [require_pattern(fields.text(right), f"body.{right}") for right in ("configure", "write", "read")]
     _require_both(call)
-    is_new = key not in call.node.broker.accounts.permissions
+    is_new = key not in call.node.broker.authorization.permissions
     call.node.begin_turn()
     call.node.broker.set_permission(Permission(*key, *patterns))
     return created(is_new=is_new)
@@ -146,7 +146,7 @@ def delete_permission(call: Call) -> Outcome:
 @api.collection("/api/topic-permissions", need=ADMIN)
 def topic_permissions(call: Call) -> list[dict[str, Any]]:
     """Who may use which routing keys."""
-    return [permission_to_json(each) for _, each in sorted(call.node.broker.accounts.topic_permissions.items())]
+    return [permission_to_json(each) for _, each in sorted(call.node.broker.authorization.topic_permissions.items())]
 
 
 @api.collection("/api/topic-permissions/{vhost}/{user}", need=ADMIN)
@@ -161,7 +161,7 @@ def set_topic_permission(call: Call) -> Outcome:
     fields, key = call.fields(), (call.path["user"], call.path["vhost"], call.fields().text("exchange"))
     patterns = [require_pattern(fields.text(right), f"body.{right}") for right in ("write", "read")]
     _require_both(call)
-    is_new = key not in call.node.broker.accounts.topic_permissions
+    is_new = key not in call.node.broker.authorization.topic_permissions
     call.node.begin_turn()
     call.node.broker.set_permission(TopicPermission(*key, *patterns))
     return created(is_new=is_new)
@@ -189,7 +189,7 @@ def delete_topic_permission(call: Call) -> Outcome:
 
 
 def _find(call: Call) -> User:
-    return call.node.broker.accounts.user(call.path["user"])
+    return call.node.broker.authorization.user(call.path["user"])
 
 
 def _require_both(call: Call) -> None:
@@ -198,7 +198,7 @@ def _require_both(call: Call) -> None:
 
 
 def _find_permission(call: Call) -> Permission:
-    found = call.node.broker.accounts.permissions.get((call.path["user"], call.path["vhost"]))
+    found = call.node.broker.authorization.permissions.get((call.path["user"], call.path["vhost"]))
     if found is None:
         raise NotFoundError(f"user {call.path['user']!r} has no rights in vhost {call.path['vhost']!r}")
     return found
@@ -206,5 +206,5 @@ def _find_permission(call: Call) -> Permission:
 
 def _find_topic_permissions(call: Call) -> list[TopicPermission]:
     _require_both(call)
-    every = call.node.broker.accounts.topic_permissions
+    every = call.node.broker.authorization.topic_permissions
     return [each for key, each in sorted(every.items()) if key[:2] == (call.path["user"], call.path["vhost"])]

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
+from holtmq.accounts import Permission
 from holtmq.broker.definitions import permission_to_json
 from holtmq.broker.vhost import VirtualHost
 from holtmq.errors import ConnectionForcedError, DefinitionsError, NotFoundError
@@ -21,7 +22,6 @@ from holtmq.management.statistics import (
 )
 from holtmq.management.views import NODE
 from holtmq.table import describe
-from holtmq.users import Permission
 
 VHOST = {
     "type": "object",
@@ -84,14 +84,16 @@ def delete_vhost(call: Call) -> Outcome:
 def permissions_in_vhost(call: Call) -> list[dict[str, Any]]:
     """Who may do what in a vhost."""
     name = _find(call).name
-    return [permission_to_json(each) for each in call.node.broker.accounts.permissions.values() if each.vhost == name]
+    return [permission_to_json(each) for each in call.node.broker.authorization.permissions.values() if each.vhost == name]
 
 
 @api.collection("/api/vhosts/{vhost}/topic-permissions", need=Need.ADMINISTRATOR)
 def topic_permissions_in_vhost(call: Call) -> list[dict[str, Any]]:
     """Who may use which routing keys in a vhost."""
     name = _find(call).name
-    return [permission_to_json(each) for each in call.node.broker.accounts.topic_permissions.values() if each.vhost == name]
+    return [
+        permission_to_json(each) for each in call.node.broker.authorization.topic_permissions.values() if each.vhost == name
+    ]
 
 
 def _find(call: Call) -> VirtualHost:

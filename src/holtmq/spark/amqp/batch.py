@@ -7,7 +7,7 @@ from collections.abc import Iterator
 import pyarrow as pa
 from pyspark.sql.datasource import DataSourceReader, InputPartition
 
-from holtmq.client.connection import CHANNEL, Connection, Delivery
+from holtmq.client.blocking_connection import CHANNEL, BlockingConnection, Delivery
 from holtmq.spark.amqp.columns import Rows
 from holtmq.spark.amqp.options import READING, Options
 from holtmq.wire import methods as wire
@@ -65,7 +65,7 @@ class QueueReader(DataSourceReader):
             if last and not self._is_browsing:
                 connection.send(CHANNEL, wire.BasicAck(last, True))
 
-    def _take(self, connection: Connection, count: int) -> Iterator[list[Delivery]]:
+    def _take(self, connection: BlockingConnection, count: int) -> Iterator[list[Delivery]]:
         """Deliveries until there are as many as this, or the queue has no more."""
         left = count
         while left:
@@ -76,7 +76,7 @@ class QueueReader(DataSourceReader):
             left -= len(deliveries)
             yield deliveries
 
-    def _wait_for(self, connection: Connection, wanted: int) -> None:
+    def _wait_for(self, connection: BlockingConnection, wanted: int) -> None:
         size = counted = 0
         while len(connection.deliveries) < wanted and size < BATCH_BYTES:
             size += sum(len(delivery.body) for delivery in connection.deliveries[counted:])
@@ -85,6 +85,6 @@ class QueueReader(DataSourceReader):
                 return
 
 
-def ready_messages(connection: Connection, queue: str) -> int:
+def ready_messages(connection: BlockingConnection, queue: str) -> int:
     """How many messages a queue has for consumers; an error where there is no such queue."""
     return connection.call(wire.QueueDeclare(0, queue, passive=True), wire.QueueDeclareOk).message_count

@@ -22,7 +22,7 @@ from pyspark.sql.types import (
     TimestampType,
 )
 
-from holtmq.client.connection import Delivery
+from holtmq.client.blocking_connection import Delivery
 from holtmq.client.publisher import Outgoing
 from holtmq.errors import FrameError, HoltmqError, InvalidValueError
 from holtmq.spark.routes import read_headers

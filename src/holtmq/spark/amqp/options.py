@@ -12,7 +12,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from holtmq.client.address import Address, Tls
-from holtmq.client.connection import Connection
+from holtmq.client.blocking_connection import BlockingConnection
 from holtmq.errors import InvalidValueError
 
 CONNECTION = frozenset({"url", "user", "password", "passwordfile", "passwordenv", "cafile", "certfile", "keyfile", "verify"})
@@ -81,8 +81,8 @@ class Broker:
     password_env: str | None = None
     password_file: str | None = None
 
-    def connect(self, name: str) -> Connection:
-        return Connection(replace(self.address, password=self._password()), name=name)
+    def connect(self, name: str) -> BlockingConnection:
+        return BlockingConnection(replace(self.address, password=self._password()), name=name)
 
     def _password(self) -> str:
         if self.password_file is not None:

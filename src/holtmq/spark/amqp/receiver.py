@@ -11,7 +11,7 @@ import time
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from holtmq.client.connection import CHANNEL, Connection, ConnectionLostError
+from holtmq.client.blocking_connection import CHANNEL, BlockingConnection, ConnectionLostError
 from holtmq.spark.amqp.columns import Rows
 from holtmq.spark.amqp.spool import Spool
 from holtmq.wire import methods as wire
@@ -38,7 +38,7 @@ class Segment:
 class Receiver(threading.Thread):
     def __init__(
         self,
-        connect: Callable[[], Connection],
+        connect: Callable[[], BlockingConnection],
         queue: str,
         spool: Spool,
         *,
@@ -93,7 +93,7 @@ class Receiver(threading.Thread):
             finally:
                 self._connection_number += 1
 
-    def _consume(self, connection: Connection) -> None:
+    def _consume(self, connection: BlockingConnection) -> None:
         connection.call(wire.BasicQos(0, self._prefetch, False), wire.BasicQosOk)
         connection.call(wire.BasicConsume(0, self._queue, "holtmq"), wire.BasicConsumeOk)
         gathering_since = 0.0
@@ -114,7 +114,7 @@ class Receiver(threading.Thread):
                 gathering_since = time.monotonic()
         self._acknowledge(connection)
 
-    def _close_segments(self, connection: Connection) -> None:
+    def _close_segments(self, connection: BlockingConnection) -> None:
         deliveries, connection.deliveries = connection.deliveries, []
         for start in range(0, len(deliveries), self._segment_rows):
             piece = deliveries[start : start + self._segment_rows]
@@ -122,7 +122,7 @@ class Receiver(threading.Thread):
             segment = Segment(name, len(piece), self, self._connection_number, piece[-1].tag)
             self._publish(segment)
 
-    def _acknowledge(self, connection: Connection) -> None:
+    def _acknowledge(self, connection: BlockingConnection) -> None:
         ready, self._may_ack = self._may_ack, []
         tags = [segment.last_tag for segment in ready if segment.connection_number == self._connection_number]
         if tags:

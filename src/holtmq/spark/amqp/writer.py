@@ -9,7 +9,7 @@ import pyarrow as pa
 from pyspark.sql.datasource import DataSourceArrowWriter, DataSourceStreamArrowWriter, WriterCommitMessage
 from pyspark.sql.types import StructType
 
-from holtmq.client.publisher import RETRIES, WINDOW, Published, Publisher, PublishError
+from holtmq.client.publisher import RETRIES, WINDOW, Publisher, PublishError, ReceivedConfirms
 from holtmq.spark.amqp.columns import Messages
 from holtmq.spark.amqp.options import WRITING, Options
 
@@ -21,7 +21,7 @@ MARK = "mark"
 class Receipt(WriterCommitMessage):
     """What a task has to say to the driver."""
 
-    published: Published
+    published: ReceivedConfirms
 
 
 class Sending:
@@ -39,7 +39,7 @@ class Sending:
         self._retries = chosen.number("retries", RETRIES)
         self._rate = chosen.number("rate", 0)
 
-    def send(self, batches: Iterator[pa.RecordBatch]) -> Published:
+    def send(self, batches: Iterator[pa.RecordBatch]) -> ReceivedConfirms:
         """Publish a task's rows and wait for the confirms. `rate` is a task's own: messages a second."""
         publisher = Publisher(
             lambda: self._broker.connect("holtmq.spark"),

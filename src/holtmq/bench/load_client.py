@@ -1,0 +1,293 @@
+"""A client for load and nothing else: it spells publishes in large pieces, and counts deliveries by their length.
+
+All messages of a run are equally long on the wire, so that counting needs no parsing; that is why keys are padded.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import Callable
+from struct import Struct
+from typing import TypeVar, cast
+
+from holtmq.client.address import Address
+from holtmq.errors import HoltmqError
+from holtmq.wire import methods as wire
+from holtmq.wire.content import make_content
+from holtmq.wire.frames import BASIC, FRAME_END, FRAME_START, METHOD, OVERHEAD, PROTOCOL_HEADER, method_frame
+from holtmq.wire.methods import Method, decode_method
+
+M = TypeVar("M", bound=Method)
+CHANNEL = 1
+REPLY_TIMEOUT_S = 60.0
+PIECE_BYTES = 32 * 1024
+PIECES_KEPT = 1000
+SETTLE = Struct(">BHIHHQBB")
+SETTLE_SIZE = 13
+MOMENT = Struct(">Q")
+"""A message starts with the time at which it was sent, in nanoseconds."""
+ACK, NACK = 80, 120
+
+
+class LoadError(HoltmqError):
+    """The broker did not do what a load needs."""
+
+
+class LoadClient(asyncio.Protocol):
+    """A connection with one channel: the handshake and calls; then `raw` takes all that comes."""
+
+    def __init__(self) -> None:
+        self._transport: asyncio.Transport
+        self.rest = b""
+        """What came and was not looked at yet."""
+        self._replies: asyncio.Queue[Method | None] = asyncio.Queue()
+        self._can_write = asyncio.Event()
+        self._can_write.set()
+        self.raw: Callable[[bytes], None] | None = None
+        self.lost: Exception | None = None
+
+    @classmethod
+    async def connect(cls, address: Address) -> LoadClient:
+        if address.tls is not None:
+            raise LoadError(f"expected an address without TLS, got {address}")
+        loop = asyncio.get_running_loop()
+        try:
+            _, client = await loop.create_connection(cls, address.host, address.port)
+        except OSError as error:
+            raise LoadError(f"no broker at {address.host}:{address.port}: {error}") from error
+        client.write_soon(PROTOCOL_HEADER)
+        await client.expect(wire.ConnectionStart)
+        response = f"\0{address.user}\0{address.password}".encode()
+        client.send(0, wire.ConnectionStartOk({}, "PLAIN", response, "en_US"))
+        tune = await client.expect(wire.ConnectionTune)
+        client.send(0, wire.ConnectionTuneOk(tune.channel_max, tune.frame_max, 0))
+        client.frame_max = tune.frame_max
+        client.send(0, wire.ConnectionOpen(address.vhost))
+        await client.expect(wire.ConnectionOpenOk)
+        await client.call(wire.ChannelOpen(), wire.ChannelOpenOk)
+        return client
+
+    frame_max = 131_072
+
+    async def call(self, method: Method, reply: type[M]) -> M:
+        self.send(CHANNEL, method)
+        return await self.expect(reply)
+
+    def send(self, channel: int, method: Method) -> None:
+        self._transport.write(method_frame(channel, method))
+
+    async def expect(self, kind: type[M]) -> M:
+        try:
+            method = await asyncio.wait_for(self._replies.get(), REPLY_TIMEOUT_S)
+        except TimeoutError:
+            raise LoadError(f"expected {kind.label()} from the broker, got nothing for {REPLY_TIMEOUT_S:g} s") from None
+        if method is None:
+            raise LoadError(f"expected {kind.label()} from the broker, but it hung up: {self.lost}")
+        if not isinstance(method, kind):
+            raise LoadError(f"expected {kind.label()} from the broker, got {method}")
+        return method
+
+    async def write(self, data: bytes) -> None:
+        await self._can_write.wait()
+        if self.lost is not None:
+            raise LoadError(f"the broker hung up: {self.lost}")
+        self._transport.write(data)
+
+    def write_soon(self, data: bytes) -> None:
+        self._transport.write(data)
+
+    def close(self) -> None:
+        self._transport.close()
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        self._transport = cast("asyncio.Transport", transport)
+
+    def connection_lost(self, error: Exception | None) -> None:
+        self.lost = error or ConnectionResetError("connection closed")
+        self._replies.put_nowait(None)
+        self._can_write.set()
+
+    def pause_writing(self) -> None:
+        self._can_write.clear()
+
+    def resume_writing(self) -> None:
+        self._can_write.set()
+
+    def data_received(self, data: bytes) -> None:
+        if self.raw is not None:
+            self.raw(data)
+            return
+        data = self.rest + data
+        at = 0
+        while len(data) - at >= OVERHEAD and self.raw is None:
+            kind, _, size = FRAME_START.unpack_from(data, at)
+            after = at + size + OVERHEAD
+            if after > len(data):
+                break
+            if kind == METHOD:
+                self._replies.put_nowait(decode_method(data[at + FRAME_START.size : after - 1]))
+            at = after
+        self.rest = data[at:]
+
+
+class LoadProducer:
+    """Publishes as fast as the broker takes it, or at a rate; with confirms, as far ahead as it is allowed to be."""
+
+    def __init__(
+        self, client: LoadClient, exchange: str, keys: list[str], size: int, *, is_persistent: bool, is_mandatory: bool
+    ) -> None:
+        self._client = client
+        self._size = size
+        raw_properties = bytes.fromhex("100002") if is_persistent else bytes.fromhex("100001")
+        body = bytes(size)
+        content = make_content(raw_properties, body, CHANNEL)
+        self._messages = [method_frame(CHANNEL, wire.BasicPublish(0, exchange, key, is_mandatory)) + content for key in keys]
+        self._body_at = len(self._messages[0]) - size - 1
+        self._batch = max(1, PIECE_BYTES // len(self._messages[0]))
+        self._pieces: dict[int, bytes] = {}
+        self.sent = 0
+        self.confirmed = 0
+        self.refused = 0
+        self._rest = b""
+        self._news = asyncio.Event()
+
+    async def confirm(self) -> None:
+        await self._client.call(wire.ConfirmSelect(), wire.ConfirmSelectOk)
+        self._client.raw = self._take_confirms
+
+    def close(self) -> None:
+        self._client.close()
+
+    def _take_confirms(self, data: bytes) -> None:
+        data = self._rest + data
+        length = SETTLE.size
+        end = len(data) // length * length
+        for at in range(0, end, length):
+            kind, _, size, class_id, method_id, tag, _, _ = SETTLE.unpack_from(data, at)
+            if (kind, size, class_id) != (METHOD, SETTLE_SIZE, BASIC):
+                raise LoadError(f"expected a confirm from the broker, got {data[at : at + length]!r}")
+            if method_id == NACK:
+                self.refused += 1
+            self.confirmed = max(self.confirmed, tag)
+        self._rest = data[end:]
+        self._news.set()
+
+    async def run(self, *, until: float, limit: int, rate: float, ahead: int) -> None:
+        """Publish until a time or a number; `ahead` is how many may be without a confirm, 0 for any number."""
+        start = time.perf_counter()
+        while time.perf_counter() < until and self.sent < limit:
+            count = min(self._batch, limit - self.sent)
+            if ahead:
+                while self.sent - self.confirmed >= ahead:
+                    self._news.clear()
+                    await self._news.wait()
+                count = min(count, ahead - (self.sent - self.confirmed))
+            if rate:
+                due = int((time.perf_counter() - start) * rate) - self.sent
+                if due <= 0:
+                    await asyncio.sleep(0.0005)
+                    continue
+                count = min(count, due)
+            await self._client.write(self._timed(count) if rate else self._untimed(count))
+            self.sent += count
+            await asyncio.sleep(0)
+
+    def _timed(self, count: int) -> bytes:
+        """The next messages, each with the time in its body if that is long enough."""
+        messages = self._next(self.sent, count)
+        if self._size < MOMENT.size:
+            return b"".join(messages)
+        moment, at = MOMENT.pack(time.time_ns()), self._body_at
+        return b"".join([part for message in messages for part in (message[:at], moment, message[at + MOMENT.size :])])
+
+    def _untimed(self, count: int) -> bytes:
+        """The next messages, from what was spelled before: at full speed this must cost next to nothing."""
+        if count != self._batch:
+            return b"".join(self._next(self.sent, count))
+        start = self.sent % len(self._messages)
+        piece = self._pieces.get(start)
+        if piece is None:
+            piece = b"".join(self._next(start, count))
+            if len(self._pieces) < PIECES_KEPT:
+                self._pieces[start] = piece
+        return piece
+
+    def _next(self, start: int, count: int) -> list[bytes]:
+        messages, number = self._messages, len(self._messages)
+        return [messages[n % number] for n in range(start, start + count)]
+
+
+class LoadConsumer:
+    """Counts deliveries, acknowledges them, and notes how long each was on its way."""
+
+    def __init__(self, client: LoadClient, size: int, *, is_auto_ack: bool, ack_every: int, is_timed: bool) -> None:
+        self._client = client
+        self._size = size
+        self._is_auto_ack = is_auto_ack
+        self._ack_every = ack_every
+        self._is_timed = is_timed and size >= MOMENT.size
+        self._length = 0
+        self._rest = b""
+        self._pending = 0
+        """Bytes of a delivery that is not complete."""
+        self.received = 0
+        self._acked = 0
+        self.latencies_ns: list[int] = []
+
+    async def start(self, queue: str, prefetch: int) -> None:
+        if prefetch:
+            await self._client.call(wire.BasicQos(0, prefetch, False), wire.BasicQosOk)
+        self._client.send(CHANNEL, wire.BasicConsume(0, queue, "c", no_ack=self._is_auto_ack))
+        await self._client.expect(wire.BasicConsumeOk)
+        self._client.raw = self._take
+        self._take(self._client.rest)
+
+    def close(self) -> None:
+        self._client.close()
+
+    def _take(self, data: bytes) -> None:
+        if not self._length or self._is_timed:
+            data = self._rest + data
+            if not self._length and not self._measure(data):
+                self._rest = data
+                return
+            size = len(data)
+        else:
+            size = self._pending + len(data)
+        count, self._pending = divmod(size, self._length)
+        if self._is_timed:
+            self._rest = data[len(data) - self._pending :] if self._pending else b""
+            self._read_times(data, count)
+        if count:
+            self.received += count
+            if not self._is_auto_ack:
+                self._ack()
+
+    def _read_times(self, data: bytes, count: int) -> None:
+        now, first = time.time_ns(), self._length - self._size - 1
+        sent_at = (MOMENT.unpack_from(data, first + n * self._length)[0] for n in range(count))
+        self.latencies_ns += [now - moment for moment in sent_at]
+
+    def _ack(self) -> None:
+        every, pack = self._ack_every, SETTLE.pack
+        tags = range(self._acked + every, self.received + 1, every)
+        if tags:
+            multiple = every > 1
+            acks = [pack(METHOD, CHANNEL, SETTLE_SIZE, BASIC, ACK, tag, multiple, FRAME_END) for tag in tags]
+            self._client.write_soon(b"".join(acks))
+            self._acked = tags[-1]
+
+    def _measure(self, data: bytes) -> bool:
+        """The length of a delivery: method, header and body frames together."""
+        at, body = 0, 0
+        for frame in range(2 + -(-self._size // (self._client.frame_max - OVERHEAD))):
+            if len(data) - at < FRAME_START.size:
+                return False
+            _, _, size = FRAME_START.unpack_from(data, at)
+            body += size if frame > 1 else 0
+            at += size + OVERHEAD
+        if body != self._size:
+            raise LoadError(f"expected a delivery with a body of {self._size} bytes, got {body}")
+        self._length = at
+        return True

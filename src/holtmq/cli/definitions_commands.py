@@ -1,0 +1,92 @@
+"""holtmq definitions: work on a topology's file."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import asdict
+from pathlib import Path
+
+import click
+from rich.table import Table as Grid
+from rich.text import Text
+
+from holtmq.cli.http_client import Api, api_options
+from holtmq.cli.output import print_json, show
+from holtmq.routing.check import Finding
+from holtmq.routing.check import check as find_weak_spots
+from holtmq.routing.rendering import count
+from holtmq.topology import Topology
+from holtmq.topology.definitions_file import parse
+
+LEVEL_STYLES = {"warning": "yellow", "notice": "cyan"}
+
+
+@click.group()
+def definitions() -> None:
+    """Work on definitions files, as RabbitMQ and HoltMQ export them."""
+
+
+@definitions.command("export")
+@click.argument("file", type=click.Path(path_type=Path), required=False)
+@click.option("--vhost", "-V", help="Only what is in this vhost.")
+@api_options
+def export(api: Api, file: Path | None, vhost: str | None) -> None:
+    """Write the definitions of a broker to FILE, or print them."""
+    document = api.get("definitions") if vhost is None else api.get("definitions", vhost)
+    if file is None:
+        print_json(document)
+        return
+    file.write_text(json.dumps(document, indent=2, ensure_ascii=False) + "\n", encoding="utf-8")
+    show(Text(f"definitions written to {file}"))
+
+
+@definitions.command("import")
+@click.argument("file", type=click.Path(path_type=Path))
+@click.option("--vhost", "-V", help="Into this vhost, where the file names none.")
+@api_options
+def import_(api: Api, file: Path, vhost: str | None) -> None:
+    """Add what FILE says to a broker; nothing is removed, and a file that cannot be used changes nothing."""
+    document = parse(file.read_bytes())
+    api.call("POST", "definitions", *([vhost] if vhost is not None else []), body=document)
+    show(Text(f"definitions of {file} taken in"))
+
+
+@definitions.command()
+@click.argument("file", type=click.Path(path_type=Path))
+@click.option("--json", "as_json", is_flag=True, help="Print JSON for scripts.")
+@click.option("--strict", is_flag=True, help="Exit with 1 where there is a warning.")
+def check(file: Path, *, as_json: bool, strict: bool) -> int:
+    """Say what is weak in the topology of FILE.
+
+    Warnings are almost surely mistakes: bindings shadowed by others, exchanges that lead nowhere, alternate exchanges that do
+    not exist. Notices may well be meant, such as queues that are reached only by their name.
+    """
+    topology = Topology.from_definitions(file)
+    findings = find_weak_spots(topology)
+    if as_json:
+        print_json([asdict(finding) for finding in findings])
+    else:
+        _print_findings(topology, findings)
+    return 1 if strict and any(finding.level == "warning" for finding in findings) else 0
+
+
+def _print_findings(topology: Topology, findings: list[Finding]) -> None:
+    parts = {"vhost": topology.vhosts, "exchange": topology.exchanges, "queue": topology.queues, "binding": topology.bindings}
+    show(", ".join(count(len(entries), noun) for noun, entries in parts.items()))
+    grid = Grid.grid(padding=(0, 2, 0, 0))
+    grid.add_column(no_wrap=True)
+    for _ in range(3):
+        grid.add_column(overflow="fold")
+    for finding in findings:
+        vhost = "" if finding.vhost == "/" else f" (vhost {finding.vhost})"
+        grid.add_row(
+            Text(finding.level, LEVEL_STYLES[finding.level]),
+            finding.kind,
+            Text(finding.subject + vhost),
+            Text(finding.message),
+        )
+    if findings:
+        show(grid)
+    warnings = sum(finding.level == "warning" for finding in findings)
+    notices = len(findings) - warnings
+    show(f"{count(warnings, 'warning')}, {count(notices, 'notice')}" if findings else "No weak spots found.")

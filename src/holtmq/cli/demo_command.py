@@ -1,0 +1,250 @@
+"""holtmq demo: the whole system, run once, ending with a summary."""
+
+from __future__ import annotations
+
+import json
+import os
+import pickle
+import sys
+import time
+from collections import Counter
+from itertools import count
+from pathlib import Path
+from random import choice
+from tempfile import TemporaryDirectory
+from threading import Semaphore
+
+import click
+from rich.rule import Rule
+from rich.table import Table as Grid
+from rich.text import Text
+
+from holtmq.cli.output import show
+from holtmq.client.address import Address
+from holtmq.client.blocking_connection import BlockingConnection
+from holtmq.client.publisher import Outgoing, Publisher
+from holtmq.embedded import EmbeddedBroker
+from holtmq.routing import Router
+from holtmq.routing.check import check
+from holtmq.testing import running_broker
+from holtmq.topology import Binding, Exchange, Queue, Topology
+from holtmq.wire.content import encode_properties
+
+MESSAGES = 200_000
+SENT = 500
+PUBLISHED = 300
+ORDERS = 20_000
+KINDS = "array('food', 'food', 'toys.lego', 'books', 'electronics.laptops.basic', 'electronics.laptops.premium')"
+A_DAY_OF_ORDERS = (
+    "'orders' as exchange",
+    f"if(id % 211 = 0, 'order.food', concat('orders.', {KINDS}[cast(pmod(xxhash64(id), 6) as int)])) as routing_key",
+    "if(id % 9 = 0, '{\"vip\": true}', null) as headers",
+    "concat('order ', id, repeat('.', cast(pmod(xxhash64(id, 1), 300) as int))) as body",
+    "concat('m-', id) as message_id",
+    # more in the afternoon: the sum of two draws, over 86,400 seconds
+    "timestamp_seconds(1767225600 + pmod(xxhash64(id, 2), 43200) + pmod(xxhash64(id, 3), 43200)) as timestamp",
+)
+"""As expressions of Spark's over an id."""
+
+
+@click.command()
+@click.option(
+    "--folder",
+    default="demo",
+    show_default=True,
+    type=click.Path(path_type=Path, file_okay=False),
+    help="Where the report goes.",
+)
+@click.option(
+    "--pages/--no-pages",
+    default=None,
+    help="Leave a broker running at the end, with its pages to look at.  [default: where there is a terminal, and no CI]",
+)
+@click.option("--spark/--no-spark", default=True, help="With the pipeline on Spark, which takes half a minute.")
+def demo(folder: Path, *, pages: bool | None, spark: bool) -> None:
+    """Run the whole system once: explain routes, use a durable queue and a broker, archive and compare traffic on Spark."""
+    topology = shop()
+    router = Router(topology)
+
+    show(Rule("Why did this message go there?", align="left"))
+    show(router.explain("orders", "orders.electronics.laptops.premium", {"vip": True}))
+    show(Rule("And why did this one not arrive?", align="left"))
+    show(router.explain("orders", "order.food", {}))
+
+    show(Rule("What is weak in this topology?", align="left"))
+    findings = check(topology)
+    for finding in findings:
+        show(Text(f"{finding.level}: {finding.subject}: {finding.message}"))
+
+    show(Rule("A durable queue in one file", align="left"))
+    consumed = _use_a_file(topology)
+    show(Rule("A broker, and a client of RabbitMQ's", align="left"))
+    served = _use_a_broker()
+    show(Rule("Traffic, through a pickled copy of the router", align="left"))
+    _route_traffic(pickle.loads(pickle.dumps(router)))
+    archived = 0
+    if spark:
+        show(Rule("The same topology on Spark: publish, archive, compare, report", align="left"))
+        archived = _use_spark(topology, folder)
+    show(
+        f"\nSummary: {len(topology.exchanges)} exchanges, {len(topology.queues)} queues, {len(topology.bindings)} bindings, "
+        f"{len(findings)} weak spot;\n"
+        f"{consumed} messages by file, {served} by broker, {MESSAGES:,} routed, {archived:,} archived."
+    )
+    if pages if pages is not None else sys.stdin.isatty() and sys.stdout.isatty() and "CI" not in os.environ:
+        _leave_pages_open(topology, folder)
+
+
+def shop() -> Topology:
+    """A small shop: orders by category, an audit of everything, reports by header, and a place for what nobody wants."""
+    orders = Exchange("orders", "topic", arguments={"alternate-exchange": "unclaimed"})
+    exchanges = (orders, Exchange("audit", "fanout"), Exchange("desks", "headers"), Exchange("unclaimed", "fanout"))
+    queues = tuple(map(Queue, ("laptops", "food", "premium", "audit-log", "vip-desk", "lost-and-found")))
+    bindings = (
+        Binding("orders", "laptops", "orders.*.laptops.#"),
+        Binding("orders", "laptops", "orders.electronics.laptops.premium"),
+        Binding("orders", "food", "orders.food"),
+        Binding("orders", "premium", "orders.#.premium", {"x-priority": 9}),
+        Binding("orders", "audit", "#", destination_type="exchange"),
+        Binding("orders", "desks", "orders.#", destination_type="exchange"),
+        Binding("audit", "audit-log"),
+        Binding("audit", "orders", destination_type="exchange"),
+        Binding("desks", "vip-desk", "", {"x-match": "all", "vip": True}),
+        Binding("unclaimed", "lost-and-found"),
+    )
+    return Topology(exchanges, queues, bindings)
+
+
+def _use_a_file(topology: Topology) -> int:
+    """Publish through the shop's exchanges into a file, and work on its queues from producers and consumers."""
+    with TemporaryDirectory(prefix="holtmq-demo-") as folder, EmbeddedBroker(Path(folder) / "shop.db") as mq:
+        for exchange in topology.exchanges:
+            mq.declare_exchange(exchange.name, exchange.type, arguments=exchange.arguments)
+        for queue in topology.queues:
+            mq.declare_queue(queue.name)
+        for b in topology.bindings:
+            mq.bind(b.destination, b.source, b.routing_key, arguments=b.arguments, destination_type=b.destination_type)
+        mq.publish("one laptop, please", "orders.electronics.laptops.premium", exchange="orders", headers={"vip": True})
+        message = mq.queue("premium").pop("orders.#.premium")
+        assert message is not None
+        show(f"popped by orders.#.premium: {message.text!r}, priority {message.priority}, attempt {message.attempts}")
+        message.ack()
+
+        remaining = Semaphore(0)
+        producer, consumer = mq.producer("inbox"), mq.consumer("inbox", concurrency=2)
+        consumer.on_message("orders.#", lambda _: remaining.release())
+        started = time.perf_counter()
+        for n in range(SENT):
+            producer.send(f"order {n}", ["orders", "food", str(n % 10)])
+        for _ in range(SENT):
+            remaining.acquire()
+        elapsed_s = time.perf_counter() - started
+        show(
+            f"{SENT:,} messages sent, delivered to callbacks and acknowledged in {elapsed_s:.2f} s, each on disk when confirmed"
+        )
+    return SENT + 1
+
+
+def _use_a_broker() -> int:
+    """pika against a broker on a file: confirmed publishes, a rejected message, its dead letter."""
+    try:
+        import pika
+    except ImportError:
+        show("pika is not installed here: pip install pika, and it will talk to a broker at this place")
+        return 0
+    with TemporaryDirectory(prefix="holtmq-demo-") as folder, running_broker(Path(folder) / "shop.db") as broker:
+        started = time.perf_counter()
+        with pika.BlockingConnection(pika.URLParameters(broker.url)) as connection:
+            channel = connection.channel()
+            channel.confirm_delivery()
+            channel.queue_declare("dead", durable=True)
+            dead_letters = {"x-dead-letter-exchange": "", "x-dead-letter-routing-key": "dead"}
+            channel.queue_declare("work", durable=True, arguments=dead_letters)
+            for n in range(PUBLISHED):
+                channel.basic_publish("", "work", f"order {n}".encode(), pika.BasicProperties(delivery_mode=2))
+            for method, _, _ in channel.consume("work"):
+                if method.delivery_tag == PUBLISHED:
+                    channel.basic_reject(method.delivery_tag, requeue=False)
+                    break
+                channel.basic_ack(method.delivery_tag)
+            channel.cancel()
+            _, properties, body = channel.basic_get("dead", auto_ack=True)
+        elapsed_s = time.perf_counter() - started
+        reason = properties.headers["x-death"][0]["reason"]
+        show(f"pika on {broker.url}: {PUBLISHED} messages confirmed one by one, on disk, and consumed in {elapsed_s:.2f} s")
+        show(f"the last one was rejected and lay with the dead letters: {body.decode()!r}, {reason}")
+    return PUBLISHED
+
+
+def _use_spark(topology: Topology, folder: Path) -> int:
+    """A day of orders to a broker, from there into an archive; a change tried out on it; a report on it."""
+    try:
+        from holtmq.cli.pipeline_commands import show_comparison
+        from holtmq.spark import archive, compare, publish, report, session
+    except ImportError:
+        show("Spark is not installed here: pip install 'holtmq[spark]', and this place shows an archive and a report")
+        return 0
+    spark = session("local[2]", app_name="holtmq demo")
+    with TemporaryDirectory(prefix="holtmq-demo-") as name:
+        definitions, stored = Path(name) / "shop.json", str(Path(name) / "archive")
+        definitions.write_text(json.dumps(topology.to_definitions()))
+        with running_broker(Path(name) / "shop.db", definitions=str(definitions)) as broker:
+            published = publish(spark.range(ORDERS).selectExpr(*A_DAY_OF_ORDERS), url=broker.url)
+            summary = archive(spark, "audit-log", stored, url=broker.url)
+        show(f"{published.confirmed:,} orders published and confirmed; {summary.messages:,} archived from the queue audit-log")
+        orders = spark.read.parquet(stored)
+        changed = Topology(topology.exchanges, topology.queues, (*topology.bindings[:2], *topology.bindings[3:]))
+        show("If the binding of orders.food went:")
+        show_comparison(compare(orders, topology, changed))
+        folder.mkdir(parents=True, exist_ok=True)
+        report(orders, topology, title="A day at the shop").write_html(folder / "report.html")
+    spark.stop()
+    show(f"A report on that day, to look at in a browser: {folder / 'report.html'}")
+    return summary.messages
+
+
+def _leave_pages_open(topology: Topology, folder: Path) -> None:
+    """A broker with the shop and some traffic, until somebody has seen enough."""
+    from holtmq.config import Config
+    from holtmq.server.run import running
+
+    with TemporaryDirectory(prefix="holtmq-demo-") as name:
+        definitions = Path(name) / "shop.json"
+        definitions.write_text(json.dumps(topology.to_definitions()))
+        config = Config(
+            str(Path(name) / "shop.db"), amqp_port=0, http_port=0, definitions=str(definitions), reports=str(folder)
+        )
+        with running(config) as server:
+            if server.http_address is None:
+                show("The pages are not installed here: pip install 'holtmq[management]'")
+                return
+            show(Rule("Look at it", align="left"))
+            show(f"The pages are at {server.http_address} (user guest, password guest); Ctrl-C ends this.")
+            _publish_until_interrupted(server.address)
+
+
+def _publish_until_interrupted(address: str) -> None:
+    where = Address.parse(f"{address.replace('://', '://guest:guest@')}/%2F")
+    publisher = Publisher(lambda: BlockingConnection(where, name="the shop"))
+    keys = ("orders.food", "orders.toys.lego", "orders.electronics.laptops.premium", "order.food")
+    raw = encode_properties({"headers": {"vip": True}, "content_type": "text/plain"})
+    try:
+        for number in count():
+            orders = (Outgoing("orders", choice(keys), raw, b"order %d" % number) for _ in range(1 + number % 7))
+            publisher.publish(orders)
+            publisher.flush()
+            time.sleep(0.2)
+    except KeyboardInterrupt:
+        publisher.close()
+
+
+def _route_traffic(router: Router) -> None:
+    keys = [f"orders.{category}.{item}" for category in ("electronics", "food", "toys") for item in ("laptops", "premium")]
+    started = time.perf_counter()
+    deliveries = Counter(queue for n in range(MESSAGES) for queue in router.route("orders", keys[n % len(keys)]))
+    elapsed_s = time.perf_counter() - started
+    grid = Grid("queue", "messages")
+    for queue, number in sorted(deliveries.items()):
+        grid.add_row(queue, f"{number:,}")
+    show(grid)
+    show(f"{MESSAGES:,} messages, {sum(deliveries.values()):,} deliveries in {elapsed_s:.2f} s")

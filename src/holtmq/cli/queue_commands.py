@@ -1,0 +1,177 @@
+"""holtmq queue: everyday work on the queues of a HoltMQ file."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import click
+from rich.table import Table as Grid
+from rich.text import Text
+
+from holtmq.cli.explain_command import parse_header
+from holtmq.cli.output import print_json, show
+from holtmq.embedded import EmbeddedBroker, Message
+from holtmq.embedded.message import STATE_NAMES
+from holtmq.errors import NotAStoreError, NotFoundError
+from holtmq.routing.rendering import count
+from holtmq.table_json import table_to_json
+
+STATES = tuple(dict.fromkeys(STATE_NAMES.values()))
+file_argument = click.argument("file", type=click.Path(path_type=Path))
+json_option = click.option("--json", "as_json", is_flag=True, help="Print JSON for scripts.")
+pattern_option = click.option("--pattern", help="Only messages whose routing key fits, as in orders.#.premium.")
+SHOWN_CHARACTERS = 60
+
+
+@click.group()
+def queue() -> None:
+    """Work on the queues of a HoltMQ file."""
+
+
+@queue.command("list")
+@file_argument
+@click.argument("queue", required=False)
+@click.option("--state", type=click.Choice(STATES), help="Only messages in this state.")
+@click.option("--limit", default=100, show_default=True, help="At most so many messages.")
+@json_option
+def list_(file: Path, queue: str | None, state: Any, limit: int, *, as_json: bool) -> None:
+    """List the queues of FILE, or the messages of QUEUE."""
+    with _existing(file) as mq:
+        if queue is not None:
+            _show_messages(_queue(mq, queue).list_messages(state, limit=limit), as_json=as_json)
+            return
+        rows = [
+            {"queue": declared.name} | {state: mq.queue(declared.name).size(state) for state in STATES}
+            for declared in mq.topology().queues
+        ]
+    if as_json:
+        print_json(rows)
+        return
+    grid = Grid("queue", *STATES)
+    for row in rows:
+        grid.add_row(*(Text(f"{value:,}" if isinstance(value, int) else value) for value in row.values()))
+    show(grid if rows else "No queues.")
+
+
+@queue.command()
+@file_argument
+@click.argument("queue")
+@pattern_option
+@json_option
+def peek(file: Path, queue: str, pattern: str | None, *, as_json: bool) -> int:
+    """Show the message that a pop would give, and leave it. Exits with 1 where there is none."""
+    with _existing(file) as mq:
+        message = _queue(mq, queue).peek(pattern)
+    _show_messages([message] if message else [], as_json=as_json)
+    return 0 if message else 1
+
+
+@queue.command()
+@file_argument
+@click.argument("queue")
+@click.argument("body")
+@click.option("--key", default="", help="The routing key.")
+@click.option("--header", "headers", multiple=True, metavar="NAME=VALUE", help="A header; may be repeated.")
+@click.option("--priority", type=int, help="0 to 255; higher ones come first.")
+@click.option("--ttl-ms", type=int, help="Time to live in milliseconds.")
+@click.option("--delay-s", type=float, default=0, help="Not to be had before so many seconds.")
+@json_option
+def put(
+    file: Path, queue: str, body: str, key: str, headers: tuple[str, ...], priority: int | None, ttl_ms: int | None,
+    delay_s: float, *, as_json: bool,
+) -> None:  # fmt: skip
+    """Add a message with BODY as its text; QUEUE and FILE are made if they do not exist."""
+    with EmbeddedBroker(file) as mq:
+        table = dict(map(parse_header, headers))
+        message_id = mq.queue(queue).put(body, key, headers=table, priority=priority, ttl_ms=ttl_ms, delay_s=delay_s)
+    if as_json:
+        print_json({"id": message_id})
+    else:
+        show(str(message_id))
+
+
+@queue.command()
+@file_argument
+@click.argument("queue")
+@pattern_option
+@click.option("--keep", is_flag=True, help="Leave it locked instead of acknowledging it; it comes back after a minute.")
+@json_option
+def pop(file: Path, queue: str, pattern: str | None, *, keep: bool, as_json: bool) -> int:
+    """Take the first message, print it and acknowledge it. Exits with 1 where there is none."""
+    with _existing(file) as mq:
+        message = _queue(mq, queue).pop(pattern)
+        _show_messages([message] if message else [], as_json=as_json)
+        if message and not keep:
+            message.ack()
+    return 0 if message else 1
+
+
+@queue.command()
+@file_argument
+@click.argument("queue")
+@click.argument("ids", type=int, nargs=-1)
+@click.option("--all-failed", is_flag=True, help="All messages that are failed or dead.")
+def retry(file: Path, queue: str, ids: tuple[int, ...], *, all_failed: bool) -> None:
+    """Make messages ready again, by their IDS or all that failed."""
+    with _existing(file) as mq:
+        chosen = _queue(mq, queue)
+        if all_failed:
+            failed = [message.id for state in ("failed", "dead") for message in chosen.list_messages(state, limit=1_000_000)]
+            ids += tuple(failed)
+        with mq.transaction():
+            for message_id in ids:
+                chosen.retry(message_id)
+    show(f"{count(len(ids), 'message')} made ready")
+
+
+@queue.command()
+@file_argument
+@click.argument("queue")
+@click.confirmation_option(prompt="Remove all ready messages?")
+def purge(file: Path, queue: str) -> None:
+    """Remove all messages that are ready."""
+    with _existing(file) as mq:
+        removed = _queue(mq, queue).purge()
+    show(f"{count(removed, 'message')} removed")
+
+
+def _existing(file: Path) -> EmbeddedBroker:
+    if not file.is_file():
+        raise NotAStoreError(f"{file} does not exist; expected a HoltMQ file")
+    return EmbeddedBroker(file)
+
+
+def _queue(mq: EmbeddedBroker, name: str) -> Any:
+    known = [declared.name for declared in mq.topology().queues]
+    if name not in known:
+        raise NotFoundError(f"no queue {name!r} in {mq.path}, expected one of {', '.join(known) or 'none'}")
+    return mq.queue(name)
+
+
+def _show_messages(messages: list[Message], *, as_json: bool) -> None:
+    if as_json:
+        print_json([_to_json(message) for message in messages])
+        return
+    grid = Grid("id", "routing key", "state", "priority", "attempts", "arrived", "body")
+    for message in messages:
+        body = message.body[:SHOWN_CHARACTERS].decode(errors="replace") + ("…" if len(message.body) > SHOWN_CHARACTERS else "")
+        arrived = message.created_at.isoformat(sep=" ", timespec="seconds")
+        cells = (message.id, message.routing_key, message.state, message.priority, message.attempts, arrived, body)
+        grid.add_row(*(Text(str(cell)) for cell in cells))
+    show(grid if messages else "No messages.")
+
+
+def _to_json(message: Message) -> dict[str, Any]:
+    return {
+        "id": message.id,
+        "routing_key": message.routing_key,
+        "exchange": message.exchange,
+        "state": message.state,
+        "priority": message.priority,
+        "attempts": message.attempts,
+        "created_at": message.created_at.isoformat(),
+        "headers": table_to_json(message.headers),
+        "properties": table_to_json(message.properties),
+        "body": message.body.decode(errors="replace"),
+    }

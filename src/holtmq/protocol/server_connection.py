@@ -1,0 +1,509 @@
+"""An AMQP connection from the server's side (AMQP 0-9-1 §2.2): bytes in, calls to a handler, bytes out.
+
+Theory of operation. Bytes come in any slices; `receive` cuts them into frames and carries each out before it looks at the
+next. A connection goes through the states of `State` in their order; in `OPEN` its channels live side by side, each in one
+of three states: no entry, open, closing. An error closes what its type says: the channel (then all that comes on it is
+discarded until the client says close-ok) or the connection (likewise). Nothing is raised to the caller.
+
+Publishing is recognised by the bytes of its method: the frame of a `basic.publish` that was seen before leads straight to
+what the broker remembers of it, and header and body are taken as they are.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Mapping
+from dataclasses import dataclass
+from enum import IntEnum
+from struct import Struct
+from typing import Any, Protocol
+
+from holtmq.errors import (
+    AmqpChannelError,
+    AmqpError,
+    ChannelNumberError,
+    CommandInvalidError,
+    FrameError,
+    InternalError,
+    LoginRefusedError,
+    NotAllowedError,
+    UnexpectedFrameError,
+)
+from holtmq.protocol.server_channel import Publication, ServerChannel
+from holtmq.table import FieldValue
+from holtmq.wire.frames import (
+    BASIC,
+    BODY,
+    CONTENT_START,
+    FRAME_END,
+    FRAME_START,
+    HEADER,
+    HEARTBEAT,
+    METHOD,
+    OVERHEAD,
+    PROTOCOL_HEADER,
+    SMALLEST_FRAME_MAX,
+    frame,
+    method_frame,
+)
+from holtmq.wire.methods import (
+    BasicPublish,
+    ChannelClose,
+    ChannelCloseOk,
+    ChannelOpen,
+    ChannelOpenOk,
+    ConnectionBlocked,
+    ConnectionClose,
+    ConnectionCloseOk,
+    ConnectionOpen,
+    ConnectionOpenOk,
+    ConnectionSecureOk,
+    ConnectionStart,
+    ConnectionStartOk,
+    ConnectionTune,
+    ConnectionTuneOk,
+    ConnectionUnblocked,
+    ConnectionUpdateSecret,
+    ConnectionUpdateSecretOk,
+    Method,
+    decode_method,
+)
+from holtmq.wire.tables import short_string
+
+log = logging.getLogger(__name__)
+
+REPLY_NAMES = {
+    320: "CONNECTION_FORCED", 403: "ACCESS_REFUSED", 404: "NOT_FOUND", 405: "RESOURCE_LOCKED", 406: "PRECONDITION_FAILED",
+    501: "FRAME_ERROR", 502: "SYNTAX_ERROR", 503: "COMMAND_INVALID", 504: "CHANNEL_ERROR", 505: "UNEXPECTED_FRAME",
+    530: "NOT_ALLOWED", 540: "NOT_IMPLEMENTED", 541: "INTERNAL_ERROR",
+}  # fmt: skip
+PUBLICATIONS_KEPT = 16_384
+"""Ways to publish that a connection remembers; beyond that it starts afresh."""
+LARGE_PIECE = 4096
+UNSENT_BYTES = 1024 * 1024
+"""From so many bytes on that the client has not read, no more messages are sent to it."""
+ACK_START = bytes((0, BASIC, 0, 80))
+ACK_SIZE = 13
+ACK_ARGUMENTS = Struct(">QB")
+LONGEST_PUBLISH = 600
+"""No basic.publish is longer: two short strings and a few octets."""
+SHORTEST_HEADER = CONTENT_START.size - FRAME_START.size + 2
+PUBLISH = (60, 40)
+ACK = (60, 80)
+
+
+class ConnectionState(IntEnum):
+    HEADER = 0
+    START_OK = 1
+    SECURE_OK = 2
+    TUNE_OK = 3
+    OPENING = 4
+    OPEN = 5
+    CLOSING = 6
+    CLOSED = 7
+
+
+@dataclass(frozen=True, slots=True)
+class Limits:
+    """What the server agrees to at most."""
+
+    channels: int = 2047
+    frame_size: int = 131_072
+    message_size: int = 128 * 1024 * 1024
+    heartbeat_s: int = 60
+
+
+class ConnectionHandler(Protocol):
+    """Who carries out what a client asks for. Any `AmqpError` that it raises is told to the client."""
+
+    @property
+    def server_properties(self) -> Mapping[str, FieldValue]: ...
+    @property
+    def mechanisms(self) -> str: ...
+    def has_output(self) -> None:
+        """There is something to be sent, for the first time since it was taken."""
+
+    def log_in(self, mechanism: str, response: bytes, client_properties: Mapping[str, FieldValue]) -> None: ...
+    def tuned(self, heartbeat_s: int) -> None: ...
+    def enter(self, vhost: str) -> None: ...
+    def open_channel(self, channel: ServerChannel) -> Any:
+        """The broker's side of a channel."""
+
+    def close_channel(self, channel: ServerChannel) -> None: ...
+    def publication(self, channel: ServerChannel, method: BasicPublish) -> Publication: ...
+    def carry_out(self, channel: ServerChannel, method: Method) -> None: ...
+    def update_secret(self, secret: bytes) -> None: ...
+
+
+class ServerConnection:
+    def __init__(self, handler: ConnectionHandler, limits: Limits) -> None:
+        self.limits = limits
+        self.has_output = False
+        self.state = ConnectionState.HEADER
+        self.output: list[bytes] = []
+        """What is to be sent."""
+        self.frame_max = limits.frame_size
+        self.channel_max = limits.channels
+        self.client_properties: Mapping[str, FieldValue] = {}
+        self.can_be_cancelled = False
+        self.can_be_blocked = False
+        self.is_paused = False
+        """Whether the socket takes no more for now, or what was sent must wait."""
+        self.is_blocked = False
+        self.assembling = 0
+        """How many channels are in the middle of a message."""
+        self.close_reason: AmqpError | None = None
+        self.channels: dict[int, ServerChannel] = {}
+        self._handler = handler
+        self._publications: dict[bytes, Publication] = {}
+        self._rest = b""
+        self.unsent = 0
+        """The bytes of the output."""
+
+    @property
+    def is_writable(self) -> bool:
+        return self.unsent < UNSENT_BYTES and not self.is_paused
+
+    def send(self, data: bytes) -> None:
+        self.output.append(data)
+        self.sent(len(data))
+
+    def sent(self, size: int) -> None:
+        """So much was added to the output by the caller itself."""
+        self.unsent += size
+        if not self.has_output:
+            self.has_output = True
+            self._handler.has_output()
+
+    def take_output(self) -> list[bytes]:
+        """What there is to send: small pieces are put together, large ones are not copied for it."""
+        output, size = self.output, self.unsent
+        self.output, self.unsent, self.has_output = [], 0, False
+        return output if size > len(output) * LARGE_PIECE else [b"".join(output)]
+
+    def block(self, reason: str) -> None:
+        if self.state == ConnectionState.OPEN and self.can_be_blocked and not self.is_blocked:
+            self.is_blocked = True
+            self.send(method_frame(0, ConnectionBlocked(reason)))
+
+    def unblock(self) -> None:
+        if self.state == ConnectionState.OPEN and self.is_blocked:
+            self.is_blocked = False
+            self.send(method_frame(0, ConnectionUnblocked()))
+
+    def close(self, error: AmqpError) -> None:
+        """Close the connection for a reason of the server's own."""
+        self._fail(error, 0, 0, 0)
+
+    def receive(self, data: bytes) -> None:
+        """Carry out what some bytes say, as far as they go; the rest waits for more."""
+        at = 0
+        if self._rest:
+            rest, self._rest = self._rest, b""
+            at = self._missing(rest) if len(rest) > LARGE_PIECE else 0
+            if at > len(data) or not at:
+                data, at = rest + data, 0
+            else:
+                # Its start alone is put behind the rest, so that not all of the data is copied.
+                piece = b"".join((rest, memoryview(data)[:at]))
+                taken = self._receive_frames(piece, 0)
+                if taken < len(piece):  # a publish whose header is complete now, but whose body is not here yet
+                    data, at = piece[taken:] + data[at:], 0
+        if self.state == ConnectionState.HEADER:
+            if len(data) < len(PROTOCOL_HEADER) and PROTOCOL_HEADER.startswith(data):
+                self._rest = data
+                return
+            if not self._greet(data):
+                return
+            at = len(PROTOCOL_HEADER)
+        at = self._receive_frames(data, at)
+        if at < len(data) and self.state != ConnectionState.CLOSED:
+            self._rest = data[at:] if at else data
+
+    @staticmethod
+    def _missing(rest: bytes) -> int:
+        """How many bytes the last frame lacks of which only the start is here; 0 where not even its length is."""
+        at = 0
+        while len(rest) - at >= FRAME_START.size:
+            at += FRAME_START.unpack_from(rest, at)[2] + OVERHEAD
+        return max(0, at - len(rest))
+
+    def _receive_frames(self, data: bytes, at: int) -> int:  # noqa: C901  # see the docstring
+        """Frame by frame; where the first one starts that is not complete.
+
+        On the hot path, hence long and plain (benchmarks/broker.py): a publish known by its bytes waits until its content
+        is all here and is then taken in one go, unless the body comes in several frames; an ack is taken as it is.
+        Everything else is cut out and handed on.
+        """
+        end = len(data)
+        unpack_frame, unpack_content, unpack_ack = FRAME_START.unpack_from, CONTENT_START.unpack_from, ACK_ARGUMENTS.unpack_from
+        publications, channels = self._publications, self.channels
+        while end - at >= FRAME_START.size:
+            kind, number, size = unpack_frame(data, at)
+            after = at + size + OVERHEAD
+            if after > end:
+                if size + OVERHEAD > self.frame_max:
+                    self._fail(FrameError(f"expected frames of at most {self.frame_max} bytes, got {size + OVERHEAD}"), 0, 0, 0)
+                    return end
+                break
+            if data[after - 1] != FRAME_END:
+                self._fail(FrameError(f"expected a frame to end with {FRAME_END:#x}, got {data[after - 1]:#x}"), 0, 0, 0)
+                return end
+            publication = publications.get(data[at:after]) if size < LONGEST_PUBLISH else None
+            if publication is not None and not self.assembling:
+                if end - after < CONTENT_START.size:
+                    break
+                content_kind, content_number, header_size, class_id, weight, body_size = unpack_content(data, after)
+                if (
+                    content_kind == HEADER
+                    and content_number == number
+                    and class_id == BASIC
+                    and weight == 0
+                    and SHORTEST_HEADER <= header_size < self.frame_max - OVERHEAD
+                    and body_size <= self._largest_at_once
+                ):
+                    body_at = after + header_size + OVERHEAD
+                    content_end = body_at + body_size + OVERHEAD if body_size else body_at
+                    if end < content_end and end < body_at + FRAME_START.size:
+                        break
+                    if data[body_at - 1] == FRAME_END and (
+                        not body_size or unpack_frame(data, body_at) == (BODY, number, body_size)
+                    ):
+                        if end < content_end:
+                            break
+                        if data[content_end - 1] == FRAME_END:
+                            try:
+                                raw_properties = data[after + CONTENT_START.size : body_at - 1]
+                                publication.channel.publish(publication, raw_properties, data[after:content_end], body_size)
+                            except AmqpError as error:
+                                self._fail(error, number, *PUBLISH)
+                            at = content_end
+                            continue
+            if (
+                size == ACK_SIZE
+                and data.startswith(ACK_START, at + FRAME_START.size)
+                and kind == METHOD
+                and number in channels
+                and channels[number].takes_methods
+            ):
+                try:
+                    tag, multiple = unpack_ack(data, at + FRAME_START.size + len(ACK_START))
+                    channels[number].target.ack(tag, multiple=multiple & 1 == 1)
+                except AmqpError as error:
+                    self._fail(error, number, *ACK)
+            else:
+                self._receive_frame(kind, number, data[at + FRAME_START.size : after - 1])
+            at = after
+        return at
+
+    def _receive_frame(self, kind: int, number: int, payload: bytes) -> None:
+        method: Method | None = None
+        try:
+            if len(payload) + OVERHEAD > self.frame_max:
+                raise FrameError(f"expected frames of at most {self.frame_max} bytes, got {len(payload) + OVERHEAD}")
+            if kind == METHOD:
+                if self._is_deaf(number, payload):
+                    return
+                method = decode_method(payload)
+                self._receive_method(number, method, payload)
+            elif self.state == ConnectionState.CLOSING:
+                return
+            elif kind == HEARTBEAT:
+                if number or payload:
+                    raise UnexpectedFrameError(
+                        f"expected an empty heartbeat on channel 0, got {len(payload)} bytes on {number}"
+                    )
+            elif kind in (HEADER, BODY):
+                self._receive_content(kind, number, payload)
+            else:
+                raise FrameError(f"expected a frame of type 1, 2, 3 or 8, got type {kind}")
+        except AmqpError as error:
+            class_id, method_id = (method.class_id, method.method_id) if method is not None else (0, 0)
+            if method is None and isinstance(error, AmqpChannelError):
+                class_id, method_id = PUBLISH
+            self._fail(error, number, class_id, method_id)
+
+    def _is_deaf(self, number: int, payload: bytes) -> bool:
+        """Whether a method is to be ignored because what it is for is being closed: all but close and close-ok are."""
+        start = payload[:4]
+        if self.state == ConnectionState.CLOSING:
+            return start not in (b"\x00\x0a\x00\x32", b"\x00\x0a\x00\x33")
+        channel = self.channels.get(number)
+        return channel is not None and channel.is_closing and start not in (b"\x00\x14\x00\x28", b"\x00\x14\x00\x29")
+
+    def _receive_content(self, kind: int, number: int, payload: bytes) -> None:
+        channel = self.channels.get(number)
+        if channel is None:
+            raise UnexpectedFrameError(f"expected a method, got content on channel {number}, which is not open")
+        if channel.is_closing:
+            return
+        if kind == HEADER:
+            channel.receive_header(payload)
+        else:
+            channel.receive_body(payload)
+
+    def _receive_method(self, number: int, method: Method, payload: bytes) -> None:
+        if number == 0:
+            self._receive_connection_method(method)
+            return
+        if self.state != ConnectionState.OPEN or method.class_id == 10:
+            raise CommandInvalidError(f"expected {method.label()} on channel 0 of an open connection, got channel {number}")
+        channel = self.channels.get(number)
+        if channel is None:
+            self._open_channel(number, method)
+        elif channel.expects_content:
+            raise UnexpectedFrameError(f"expected content on channel {number}, got {method.label()}")
+        else:
+            self._receive_channel_method(channel, method, payload)
+
+    def _receive_channel_method(self, channel: ServerChannel, method: Method, payload: bytes) -> None:
+        match method:
+            case ChannelOpen():
+                raise ChannelNumberError(f"channel {channel.number} is open already")
+            case ChannelClose():
+                self._remove_channel(channel)
+                channel.send(ChannelCloseOk())
+            case ChannelCloseOk():
+                if channel.is_closing:
+                    del self.channels[channel.number]
+            case BasicPublish():
+                publication = self._handler.publication(channel, method)
+                if len(self._publications) >= PUBLICATIONS_KEPT:
+                    self._publications.clear()
+                self._publications[frame(METHOD, channel.number, payload)] = publication
+                channel.begin_content(publication)
+            case _:
+                self._handler.carry_out(channel, method)
+
+    def _open_channel(self, number: int, method: Method) -> None:
+        if not isinstance(method, ChannelOpen):
+            raise ChannelNumberError(f"expected channel.open on channel {number}, which is not open, got {method.label()}")
+        if len(self.channels) >= self.channel_max:
+            raise NotAllowedError(f"number of channels opened has reached the negotiated channel_max of {self.channel_max}")
+        channel = ServerChannel(self, number)
+        channel.target = self._handler.open_channel(channel)
+        self.channels[number] = channel
+        channel.send(ChannelOpenOk())
+
+    def _remove_channel(self, channel: ServerChannel) -> None:
+        self.channels.pop(channel.number, None)
+        channel.abandon_content()
+        self._publications.clear()
+        if not channel.is_closing:
+            self._handler.close_channel(channel)
+
+    def _receive_connection_method(self, method: Method) -> None:
+        match self.state, method:
+            case _, ConnectionClose():
+                self.send(method_frame(0, ConnectionCloseOk()))
+                self._shut()
+            case ConnectionState.CLOSING, ConnectionCloseOk():
+                self.state = ConnectionState.CLOSED
+            case ConnectionState.START_OK, ConnectionStartOk():
+                self._log_in(method)
+            case ConnectionState.TUNE_OK, ConnectionTuneOk():
+                self._tune(method)
+            case ConnectionState.OPENING, ConnectionOpen(virtual_host=vhost):
+                self._handler.enter(vhost)
+                self.state = ConnectionState.OPEN
+                self.send(method_frame(0, ConnectionOpenOk()))
+            case ConnectionState.OPEN, ConnectionUpdateSecret(new_secret=secret):
+                self._handler.update_secret(secret)
+                self.send(method_frame(0, ConnectionUpdateSecretOk()))
+            case _, ConnectionSecureOk():
+                raise CommandInvalidError("expected no connection.secure-ok: no mechanism here asks for it")
+            case _:
+                raise CommandInvalidError(f"unexpected {method.label()} on channel 0 in state {self.state.name.lower()}")
+
+    def _greet(self, data: bytes) -> bool:
+        if not data.startswith(PROTOCOL_HEADER):
+            self.send(PROTOCOL_HEADER)  # §4.2.2: say which version is spoken here, and hang up
+            self.state = ConnectionState.CLOSED
+            return False
+        self.state = ConnectionState.START_OK
+        handler = self._handler
+        start = ConnectionStart(0, 9, handler.server_properties, handler.mechanisms.encode(), b"en_US")
+        self.send(method_frame(0, start))
+        return True
+
+    def _log_in(self, method: ConnectionStartOk) -> None:
+        self.client_properties = method.client_properties
+        self.can_be_cancelled = self._has_capability("consumer_cancel_notify")
+        self.can_be_blocked = self._has_capability("connection.blocked")
+        try:
+            self._handler.log_in(method.mechanism, method.response, method.client_properties)
+        except LoginRefusedError as error:
+            if not self._has_capability("authentication_failure_close"):
+                self.close_reason = error
+                self.state = ConnectionState.CLOSED
+                return
+            self._fail(error, 0, 0, 0)
+            return
+        self.state = ConnectionState.TUNE_OK
+        limits = self.limits
+        self.send(method_frame(0, ConnectionTune(limits.channels, limits.frame_size, limits.heartbeat_s)))
+
+    def _tune(self, method: ConnectionTuneOk) -> None:
+        limits = self.limits
+        self.channel_max = _agreed("channel_max", method.channel_max, 1, limits.channels)
+        self.frame_max = _agreed("frame_max", method.frame_max, SMALLEST_FRAME_MAX, limits.frame_size)
+        self._largest_at_once = min(self.frame_max - OVERHEAD, limits.message_size)
+        self._handler.tuned(method.heartbeat)
+        self.state = ConnectionState.OPENING
+
+    _largest_at_once = 0
+
+    def _has_capability(self, name: str) -> bool:
+        capabilities = self.client_properties.get("capabilities")
+        return isinstance(capabilities, Mapping) and capabilities.get(name) is True
+
+    def _fail(self, error: AmqpError, number: int, class_id: int, method_id: int) -> None:
+        """Tell the client what went wrong, and close what is to be closed."""
+        if self.state in (ConnectionState.CLOSING, ConnectionState.CLOSED):
+            return
+        class_id, method_id = error.class_id or class_id, error.method_id or method_id
+        text = _reply_text(error)
+        channel = self.channels.get(number)
+        if isinstance(error, AmqpChannelError) and channel is not None:
+            channel.abandon_content()
+            self._publications.clear()
+            self._handler.close_channel(channel)
+            channel.is_closing, channel.takes_methods = True, False
+            channel.send(ChannelClose(error.reply_code, text, class_id, method_id))
+            return
+        self.close_reason = error
+        code = error.reply_code
+        self._shut()
+        self.state = ConnectionState.CLOSING
+        self.send(method_frame(0, ConnectionClose(code, text, class_id, method_id)))
+
+    def fail_inside(self) -> None:
+        """A defect of ours came up while bytes of this client were carried out."""
+        self._fail(InternalError("internal error"), 0, 0, 0)
+
+    def _shut(self) -> None:
+        """No channel lives on."""
+        for channel in list(self.channels.values()):
+            self._remove_channel(channel)
+        self._publications.clear()
+        self.state = ConnectionState.CLOSED
+
+    def lost(self) -> None:
+        """The socket is gone."""
+        self._shut()
+
+
+def _agreed(name: str, wanted: int, least: int, most: int) -> int:
+    if wanted == 0 or not least <= wanted <= most:
+        raise NotAllowedError(f"negotiated {name} = {wanted}: expected {least} to {most}")
+    return wanted
+
+
+def _reply_text(error: AmqpError) -> str:
+    """A short string: what does not fit into 255 bytes is cut."""
+    text = f"{REPLY_NAMES[error.reply_code]} - {error}"
+    encoded = text.encode(errors="replace")
+    if len(encoded) > 255:
+        text = encoded[:252].decode(errors="ignore") + "…"
+    assert len(short_string(text)) <= 256
+    return text

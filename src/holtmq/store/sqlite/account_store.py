@@ -1,0 +1,61 @@
+"""Users and their rights in the file."""
+
+from __future__ import annotations
+
+from holtmq.accounts import Permission, TopicPermission, User
+from holtmq.store.sqlite.database import SqliteDatabase
+
+
+class SqliteAccounts:
+    def __init__(self, database: SqliteDatabase) -> None:
+        self._database = database
+
+    def load(self) -> tuple[list[User], list[Permission | TopicPermission]]:
+        with self._database.lock() as connection:
+            users = [
+                User(name, password_hash, hashing, tuple(tag for tag in tags.split(",") if tag))
+                for name, password_hash, hashing, tags in connection.execute(
+                    "SELECT name, password_hash, hashing, tags FROM users"
+                )
+            ]
+            permissions: list[Permission | TopicPermission] = [
+                Permission(*row) for row in connection.execute("SELECT user, vhost, configure, write, read FROM permissions")
+            ]
+            permissions += [
+                TopicPermission(*row)
+                for row in connection.execute("SELECT user, vhost, exchange, write, read FROM topic_permissions")
+            ]
+        return users, permissions
+
+    def set_user(self, user: User) -> None:
+        values = (user.name, user.password_hash, user.hashing, ",".join(user.tags))
+        self._execute("INSERT OR REPLACE INTO users VALUES (?, ?, ?, ?)", values)
+
+    def remove_user(self, name: str) -> None:
+        for statement in (
+            "DELETE FROM users WHERE name = ?",
+            "DELETE FROM permissions WHERE user = ?",
+            "DELETE FROM topic_permissions WHERE user = ?",
+        ):
+            self._execute(statement, (name,))
+
+    def set_permission(self, permission: Permission | TopicPermission) -> None:
+        if isinstance(permission, Permission):
+            values = (permission.user, permission.vhost, permission.configure, permission.write, permission.read)
+            self._execute("INSERT OR REPLACE INTO permissions VALUES (?, ?, ?, ?, ?)", values)
+        else:
+            values = (permission.user, permission.vhost, permission.exchange, permission.write, permission.read)
+            self._execute("INSERT OR REPLACE INTO topic_permissions VALUES (?, ?, ?, ?, ?)", values)
+
+    def remove_permission(self, permission: Permission | TopicPermission) -> None:
+        if isinstance(permission, Permission):
+            self._execute("DELETE FROM permissions WHERE (user, vhost) = (?, ?)", (permission.user, permission.vhost))
+        else:
+            self._execute(
+                "DELETE FROM topic_permissions WHERE (user, vhost, exchange) = (?, ?, ?)",
+                (permission.user, permission.vhost, permission.exchange),
+            )
+
+    def _execute(self, statement: str, values: tuple[str, ...]) -> None:
+        with self._database.transaction() as connection:
+            connection.execute(statement, values)

@@ -1,0 +1,368 @@
+"""What a broker has to write, collected while the batch before it goes to disk: group commit, without a timer.
+
+Three steps, of which only the last one waits for the disk: changes are collected (`add`, `remove`, …); `write` puts all
+that was collected into one transaction; `commit` ends it, in a thread of its own if the caller likes. What is removed
+before it was written is never written. A batch that fails, for example because the disk is full, is written again as a
+whole by the next `write`.
+"""
+
+from __future__ import annotations
+
+import json
+import sqlite3
+from collections.abc import Callable, Collection, Sequence
+from dataclasses import dataclass, field
+from functools import partial
+
+from holtmq.accounts import Permission, TopicPermission, User
+from holtmq.errors import StoreError
+from holtmq.store.ports import StorableMessage
+from holtmq.store.records import ALONE, ID_CLOCK_BITS, SHARED, Recovered, StoredRow
+from holtmq.store.sqlite.account_store import SqliteAccounts
+from holtmq.store.sqlite.database import SqliteDatabase, translated
+from holtmq.store.sqlite.declarations import SqliteDeclarations
+from holtmq.store.sqlite.keys import RoutingKeys
+from holtmq.store.sqlite.message_store import FREE_MESSAGE
+from holtmq.store.sqlite.recovery import recover
+from holtmq.topology import Binding, Exchange, Parameter, Policy, Queue, Removal
+
+ADD_MESSAGE = """
+INSERT INTO messages (id, queue_id, exchange, key_id, priority, created_at, expires_at, raw_properties, body, is_transient)
+VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?)
+"""
+ADD_PLAIN_MESSAGE = f"""
+INSERT INTO messages (id, queue_id, exchange, key_id, priority, created_at, raw_properties, body)
+VALUES (?1, ?2, ?3, ?4, 0, ?1 >> {ID_CLOCK_BITS}, ?5, ?6)
+"""
+ADD_DELIVERY = "INSERT INTO deliveries VALUES (?, ?, 0, ?, ?, 0, NULL, ?, NULL, NULL)"
+COLUMNS = """
+SELECT messages.id, exchange, key, deliveries.priority, deliveries.expires_at, attempts, headers, properties,
+       raw_properties, body
+FROM deliveries"""
+READ = f"""{COLUMNS} INDEXED BY ready
+JOIN messages ON messages.id = message_id JOIN routing_keys ON routing_keys.id = messages.key_id
+WHERE deliveries.queue_id = ? AND state = 0 AND deliveries.priority = ? AND message_id > ?
+ORDER BY message_id LIMIT ?
+"""
+READ_ONE = f"""{COLUMNS}
+JOIN messages ON messages.id = message_id JOIN routing_keys ON routing_keys.id = messages.key_id
+WHERE deliveries.queue_id = ? AND message_id = ?
+"""
+DUE = (
+    COLUMNS.replace("SELECT", "SELECT deliveries.queue_id,", 1)
+    + """
+JOIN messages ON messages.id = message_id JOIN routing_keys ON routing_keys.id = messages.key_id
+WHERE state = 5 AND deliveries.due_at > ? AND deliveries.due_at <= ?
+"""
+)
+FORGET_QUEUE = tuple(
+    f"DELETE FROM deliveries WHERE queue_id = ? AND {condition} RETURNING message_id"
+    for condition in ("state = 0", "due_at IS NOT NULL", "settled_at IS NOT NULL")  # each has its index
+)
+PURGE = """
+DELETE FROM deliveries WHERE queue_id = ? AND state = 0 AND message_id NOT IN (SELECT value FROM json_each(?))
+RETURNING message_id
+"""
+
+
+@dataclass(slots=True)
+class Batch:
+    """What goes to disk together."""
+
+    number: int
+    changes: list[Callable[[], object]] = field(default_factory=list)
+    """Changes of the topology and the like, in their order, before all messages."""
+    alone: dict[int, tuple[StorableMessage, int, int, int | None]] = field(default_factory=dict)
+    """By id: messages for one queue, with the queue's id, priority and expiry."""
+    shared: dict[int, tuple[StorableMessage, dict[int, tuple[int, int | None]]]] = field(default_factory=dict)
+    """By id: messages with a row for each of their queues, with priority and expiry there."""
+    removed_alone: list[int] = field(default_factory=list)
+    removed: list[tuple[int, int]] = field(default_factory=list)
+    delivered: dict[int, int] = field(default_factory=dict)
+    size: int = 0
+    """The bytes of its bodies."""
+
+    def __bool__(self) -> bool:
+        return bool(self.alone or self.shared or self.removed_alone or self.removed or self.changes or self.delivered)
+
+
+class SqliteJournal:
+    def __init__(self, database: SqliteDatabase) -> None:
+        self._database = database
+        self._declarations = SqliteDeclarations(database)
+        self._accounts = SqliteAccounts(database)
+        self._keys = RoutingKeys(database)
+        self._reader = database.connection if database.path == ":memory:" else database.another_connection()
+        self._collecting = Batch(1)
+        self._writing: Batch | None = None
+        self._is_begun = False
+        self._next_queue_id = 1
+        self._last_transient_id = 0
+        database.on_rollback.append(self._keys.forget)
+
+    @property
+    def batch(self) -> int:
+        return self._collecting.number
+
+    @property
+    def has_changes(self) -> bool:
+        return bool(self._collecting)
+
+    @property
+    def size(self) -> int:
+        """The bytes of bodies that wait for the disk."""
+        return self._collecting.size + (self._writing.size if self._writing else 0)
+
+    @property
+    def is_writing(self) -> bool:
+        return self._writing is not None
+
+    def add(self, message: StorableMessage, queue_id: int, priority: int, expires_at: int | None, *, is_paged: bool) -> None:
+        batch = self._collecting
+        if message.copies == 1 and not is_paged:
+            message.stored = ALONE
+            batch.alone[message.id] = (message, queue_id, priority, expires_at)
+            batch.size += message.size
+            return
+        if message.id not in batch.shared:
+            message.stored = SHARED
+            batch.shared[message.id] = (message, {})
+            batch.size += message.size
+        batch.shared[message.id][1][queue_id] = (priority, expires_at)
+
+    def remove(self, message: StorableMessage, queue_id: int) -> None:
+        batch = self._collecting
+        if message.stored == ALONE:
+            if batch.alone.pop(message.id, None) is None:
+                batch.removed_alone.append(message.id)
+            else:
+                batch.size -= message.size
+            return
+        waiting = batch.shared.get(message.id)
+        if waiting is None or waiting[1].pop(queue_id, None) is None:
+            batch.removed.append((message.id, queue_id))
+        elif not waiting[1]:
+            del batch.shared[message.id]
+            batch.size -= message.size
+
+    def delivered(self, queue_id: int, up_to: int) -> None:
+        if up_to > self._collecting.delivered.get(queue_id, 0):
+            self._collecting.delivered[queue_id] = up_to
+
+    def purge(self, queue_id: int, but: Collection[int]) -> None:
+        batch = self._collecting
+        for message_id, (message, deliveries) in list(batch.shared.items()):
+            if message_id not in but and deliveries.pop(queue_id, None) is not None and not deliveries:
+                del batch.shared[message_id]
+                batch.size -= message.size
+        self._change(self._purge, queue_id, json.dumps(list(but)))
+
+    def _purge(self, queue_id: int, but: str) -> None:
+        self._remove(PURGE, queue_id, but)
+
+    def forget_queue(self, queue_id: int) -> None:
+        self._change(self._forget_queue, queue_id)
+
+    def _forget_queue(self, queue_id: int) -> None:
+        for statement in FORGET_QUEUE:
+            self._remove(statement, queue_id)
+
+    def _remove(self, statement: str, *parameters: object) -> None:
+        connection = self._database.connection
+        removed = connection.execute(statement, parameters).fetchall()
+        connection.executemany(FREE_MESSAGE, [(message_id, message_id) for (message_id,) in removed])
+
+    def add_exchange(self, exchange: Exchange) -> None:
+        self._change(self._declarations.add_exchange, exchange)
+
+    def add_queue(self, queue: Queue) -> int:
+        if not queue.durable or queue.exclusive:
+            self._last_transient_id -= 1
+            return self._last_transient_id
+        queue_id, self._next_queue_id = self._next_queue_id, self._next_queue_id + 1
+        self._change(partial(self._declarations.add_queue, queue, queue_id))
+        return queue_id
+
+    def add_binding(self, binding: Binding) -> None:
+        self._change(self._declarations.add_binding, binding)
+
+    def remove_parts(self, removal: Removal) -> None:
+        self._change(self._declarations.remove, removal)
+
+    def set_policy(self, policy: Policy) -> None:
+        self._change(self._declarations.set_policy, policy)
+
+    def remove_policy(self, vhost: str, name: str) -> None:
+        self._change(self._declarations.remove_policy, vhost, name)
+
+    def set_vhost(self, name: str, metadata: str) -> None:
+        self._change(self._declarations.set_vhost, name, metadata)
+
+    def set_parameter(self, parameter: Parameter) -> None:
+        self._change(self._declarations.set_parameter, parameter)
+
+    def remove_parameter(self, parameter: Parameter) -> None:
+        self._change(self._declarations.remove_parameter, parameter)
+
+    def remove_vhost(self, name: str) -> None:
+        self._change(self._declarations.remove_vhost, name)
+
+    def set_user(self, user: User) -> None:
+        self._change(self._accounts.set_user, user)
+
+    def remove_user(self, name: str) -> None:
+        self._change(self._accounts.remove_user, name)
+
+    def set_permission(self, permission: Permission | TopicPermission) -> None:
+        self._change(self._accounts.set_permission, permission)
+
+    def remove_permission(self, permission: Permission | TopicPermission) -> None:
+        self._change(self._accounts.remove_permission, permission)
+
+    def _change(self, change: Callable[..., object], *arguments: object) -> None:
+        self._collecting.changes.append(partial(change, *arguments) if arguments else change)
+
+    def write(self) -> None:
+        """Put what was collected, or what could not be written before, into a transaction."""
+        assert not self._is_begun
+        if self._writing is None:
+            self._writing, self._collecting = self._collecting, Batch(self._collecting.number + 1)
+        connection = self._database.connection
+        self._database.begin()
+        self._is_begun = True
+        try:
+            self._write(connection, self._writing)
+        except sqlite3.Error as error:
+            self._give_up()
+            raise translated(error, self._database.path) from error
+        except Exception as error:  # a value that SQLite has no room for: a defect, and the batch is kept all the same
+            self._give_up()
+            raise StoreError(f"{self._database.path}: cannot write {error!r}") from error
+
+    def commit(self) -> int:
+        """Wait until the disk has it; the number of the batch."""
+        assert self._is_begun
+        try:
+            self._database.connection.execute("COMMIT")
+        except sqlite3.Error as error:
+            self._give_up()
+            raise translated(error, self._database.path) from error
+        self._database.end()
+        self._is_begun = False
+        assert self._writing is not None
+        number, self._writing = self._writing.number, None
+        return number
+
+    def _write(self, connection: sqlite3.Connection, batch: Batch) -> None:
+        intern, many = self._keys.intern, connection.executemany
+        for change in batch.changes:
+            change()
+        # A plain message has less to bind; that and the runs below are what most of a persistent load comes to
+        # (benchmarks/broker.py).
+        plain = [
+            (
+                message.id,
+                queue_id,
+                message.origin.exchange,
+                intern(message.origin.routing_key),
+                message.properties.raw,
+                message.body,
+            )
+            for message, queue_id, priority, expires_at in batch.alone.values()
+            if not priority and expires_at is None
+        ]
+        many(ADD_PLAIN_MESSAGE, plain)
+        if len(plain) < len(batch.alone):
+            many(ADD_MESSAGE, [self._row(*entry) for entry in batch.alone.values() if entry[2] or entry[3] is not None])
+        if batch.shared:
+            self._write_shared(connection, batch)
+        if batch.removed_alone:
+            many("DELETE FROM messages WHERE id BETWEEN ? AND ?", runs(batch.removed_alone))
+        if batch.removed:
+            many("DELETE FROM deliveries WHERE message_id = ? AND queue_id = ?", batch.removed)
+            many(FREE_MESSAGE, [(message_id, message_id) for message_id, _ in batch.removed])
+        if batch.delivered:
+            many("UPDATE queues SET delivered_to = max(delivered_to, ?2) WHERE id = ?1", list(batch.delivered.items()))
+
+    def _row(self, message: StorableMessage, queue_id: int, priority: int, expires_at: int | None) -> tuple[object, ...]:
+        key_id = self._keys.intern(message.origin.routing_key)
+        return (
+            message.id, queue_id, message.origin.exchange, key_id, priority, message.id >> ID_CLOCK_BITS, expires_at,
+            message.properties.raw, message.body, None,
+        )  # fmt: skip
+
+    def _write_shared(self, connection: sqlite3.Connection, batch: Batch) -> None:
+        intern = self._keys.intern
+        messages, deliveries = [], []
+        for message, queues in batch.shared.values():
+            key_id = intern(message.origin.routing_key)
+            is_transient = not message.properties.is_persistent or all(queue_id < 0 for queue_id in queues)
+            messages.append((
+                message.id, None, message.origin.exchange, key_id, 0, message.id >> ID_CLOCK_BITS, None,
+                message.properties.raw, message.body, 1 if is_transient else None,
+            ))  # fmt: skip
+            deliveries += [
+                (message.id, queue_id, priority, key_id, expires_at) for queue_id, (priority, expires_at) in queues.items()
+            ]
+        # A queue may ask for a message to be filed after another one had it filed in an earlier batch.
+        connection.executemany(ADD_MESSAGE.replace("INSERT", "INSERT OR IGNORE", 1), messages)
+        connection.executemany(ADD_DELIVERY, deliveries)
+
+    def _give_up(self) -> None:
+        self._database.roll_back()
+        self._is_begun = False
+
+    def read(self, queue_id: int, priority: int, after_id: int, limit: int, most_bytes: int) -> Sequence[StoredRow]:
+        rows, size = [], 0
+        for values in self._reader.execute(READ, (queue_id, priority, after_id, limit)):
+            row = StoredRow(*values)
+            rows.append(row)
+            size += len(row.body)
+            if size >= most_bytes:
+                break
+        return rows
+
+    def read_one(self, queue_id: int, message_id: int) -> Sequence[StoredRow]:
+        rows = self._reader.execute(READ_ONE, (queue_id, message_id)).fetchall()
+        return [StoredRow(*values) for values in rows]
+
+    def next_due(self, after_ms: int) -> int | None:
+        query = "SELECT min(due_at) FROM deliveries WHERE state = 5 AND due_at > ?"
+        return self._reader.execute(query, (after_ms,)).fetchone()[0]  # type: ignore[no-any-return]
+
+    def take_due(self, after_ms: int, now_ms: int) -> Sequence[tuple[int, StoredRow]]:
+        rows = self._reader.execute(DUE, (after_ms, now_ms)).fetchall()
+        release = "UPDATE deliveries SET state = 0, due_at = NULL WHERE state = 5 AND due_at <= ?"
+        self._change(self._database.connection.execute, release, (now_ms,))
+        return [(queue_id, StoredRow(*values)) for queue_id, *values in rows]
+
+    def recover(self) -> Recovered:
+        """What the file has, brought into the order that a broker starts from."""
+        recovered = recover(self._database, self._keys)
+        self._next_queue_id = recovered.next_queue_id
+        return recovered
+
+    def accounts(self) -> tuple[list[User], list[Permission | TopicPermission]]:
+        return self._accounts.load()
+
+    def parameters(self) -> list[Parameter]:
+        return self._declarations.parameters()
+
+    def close(self) -> None:
+        if self._reader is not self._database.connection:
+            self._reader.close()
+        self._database.close()
+
+
+def runs(numbers: list[int]) -> list[tuple[int, int]]:
+    """Numbers as ranges, first and last: what is acknowledged in a batch mostly came in a row."""
+    found: list[tuple[int, int]] = []
+    first = last = -1
+    for number in sorted(numbers):
+        if number != last + 1:
+            if first >= 0:
+                found.append((first, last))
+            first = number
+        last = number
+    found.append((first, last))
+    return found

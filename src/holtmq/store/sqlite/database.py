@@ -1,0 +1,363 @@
+"""One SQLite file: opening it, its version, its transactions, and what can go wrong with it.
+
+A process has one connection to a file, and its threads take turns on it; processes take turns through SQLite's own lock,
+which is asked for again and again with short pauses, so that nobody sleeps long while the file is free.
+"""
+
+from __future__ import annotations
+
+import os
+import random
+import sqlite3
+import sys
+import threading
+import time
+import weakref
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager
+from functools import partial
+from importlib.resources import files
+from pathlib import Path
+from types import TracebackType
+from typing import TYPE_CHECKING, TypeVar
+
+from holtmq.errors import (
+    NotAStoreError,
+    StoreBusyError,
+    StoreClosedError,
+    StoreError,
+    StoreFullError,
+    StoreReadOnlyError,
+    StoreVersionError,
+)
+from holtmq.store.records import Durability
+
+if TYPE_CHECKING:
+    from holtmq.store.sqlite.ownership import FileClaim
+
+T = TypeVar("T")
+APPLICATION_ID = 0x486F6C74  # "Holt"
+STEPS = tuple(
+    files("holtmq.store.sqlite").joinpath(name).read_text() for name in ("schema.sql", "schema-2.sql", "schema-3.sql")
+)
+"""How a file gets from each version to the next; each step is applied whole or not at all."""
+TIMEOUT_S = 30.0
+SHORTEST_PAUSE_S = 0.00005
+LONGEST_PAUSE_S = 0.001
+CHECKPOINT_PAGES = {"full": 1000, "normal": 4000, "off": 4000}
+"""When the log is worked off. A small one is soon written over instead of growing, which makes each wait for the disk
+shorter; where a call does not wait for the disk, a large one saves work."""
+CACHE_KIB = 32 * 1024
+
+
+class SqliteDatabase:
+    """A HoltMQ file. `durability` is what a returned call survives: `full` a power cut, `normal` and `off` a killed process.
+
+    `owner` is the address of a broker that has the file to itself; without one the file is shared with other processes.
+    """
+
+    def __init__(
+        self,
+        path: str | Path,
+        *,
+        durability: Durability = "full",
+        timeout_s: float = TIMEOUT_S,
+        steps: tuple[str, ...] = STEPS,
+        owner: str | None = None,
+    ) -> None:
+        if durability not in ("full", "normal", "off"):
+            raise StoreError(f"durability must be 'full', 'normal' or 'off', got {durability!r}")
+        self.path = str(path)
+        self._durability = durability
+        self._timeout_s = timeout_s
+        self._steps = steps
+        self._lock = threading.RLock()
+        self._depth = 0
+        self._is_closed = False
+        self.on_rollback: list[Callable[[], None]] = []
+        """Called when a transaction was undone, for those who remember what they saw in it."""
+        self._reading, self._writing = _Reading(self), _Writing(self)
+        self._claim = _claim(self.path, owner)
+        try:
+            self._connection, self._pid = self._connect(), os.getpid()
+            _opened.add(self)
+            with self.lock():
+                self._migrate()
+        except BaseException:
+            if self._claim is not None:
+                self._claim.release()
+            raise
+
+    @property
+    def connection(self) -> sqlite3.Connection:
+        """The connection, for whoever holds the lock. After a fork the child gets one of its own."""
+        if self._is_closed:
+            raise StoreClosedError(f"{self.path} was closed")
+        if self._pid != os.getpid():
+            _inherited.append(self._connection)
+            self._connection, self._pid = self._connect(), os.getpid()
+        return self._connection
+
+    def lock(self) -> AbstractContextManager[sqlite3.Connection]:
+        """Have the connection to oneself, to read; SQLite's errors come out as ours."""
+        return self._reading
+
+    def transaction(self) -> AbstractContextManager[sqlite3.Connection]:
+        """Write: all of it or, if an error leaves the block, nothing. Within another one, a part of that."""
+        return self._writing
+
+    def begin(self) -> None:
+        """Start a transaction that ends by a COMMIT of the caller's, then `end`, or by `roll_back`.
+
+        For a writer who lets the COMMIT wait for the disk in another thread. The file is then its alone.
+        """
+        try:
+            self._begin(self.connection)
+        except sqlite3.Error as error:
+            raise translated(error, self.path) from error
+        self._depth += 1
+
+    def end(self) -> None:
+        self._depth -= 1
+
+    def roll_back(self) -> None:
+        self._depth -= 1
+        self._roll_back(self.connection)
+
+    def another_connection(self) -> sqlite3.Connection:
+        """For reading beside a transaction; it sees what was committed."""
+        return self._connect()
+
+    def insert_alone(self, statement: str, parameters: tuple[object, ...]) -> int:
+        """One INSERT that is a transaction of its own, for the hot path: it saves the BEGIN and the COMMIT. The row's id.
+
+        A constraint that is broken comes out as SQLite's own error, for the caller to tell what it means.
+        """
+        self._lock.acquire()
+        try:
+            insert = partial(self.connection.execute, statement, parameters)
+            return (self._when_free(insert)).lastrowid or 0
+        except sqlite3.IntegrityError:
+            raise
+        except sqlite3.Error as error:
+            raise translated(error, self.path) from error
+        finally:
+            self._lock.release()
+
+    @property
+    def is_nested(self) -> bool:
+        """Whether the transaction that the caller is in is a part of another. Only meaningful within one."""
+        return self._depth > 1
+
+    def data_version(self) -> int:
+        """A number that changes when another process has written."""
+        with self.lock() as connection:
+            return int(connection.execute("PRAGMA data_version").fetchone()[0])
+
+    def vacuum(self) -> None:
+        """Write the file anew without its gaps."""
+        with self.lock() as connection:
+            self._when_free(partial(connection.execute, "VACUUM"))
+            connection.execute("PRAGMA wal_checkpoint(TRUNCATE)")
+
+    def close(self) -> None:
+        with self._lock:
+            if not self._is_closed and self._pid == os.getpid():
+                self._connection.close()
+                if self._claim is not None:
+                    self._claim.release()
+            self._is_closed = True
+
+    def _begin(self, connection: sqlite3.Connection) -> None:
+        self._when_free(lambda: connection.execute("BEGIN IMMEDIATE"))
+
+    def _when_free(self, attempt: Callable[[], T]) -> T:
+        """Try until no other process holds the file's lock."""
+        deadline, pause_s = None, SHORTEST_PAUSE_S
+        while True:
+            try:
+                return attempt()
+            except sqlite3.OperationalError as error:
+                if not is_busy(error):
+                    raise
+                deadline = deadline or time.monotonic() + self._timeout_s
+                if time.monotonic() > deadline:
+                    raise StoreBusyError(
+                        f"{self.path} was locked by another process for more than {self._timeout_s:g} s"
+                    ) from error
+            time.sleep(pause_s * (0.5 + random.random()))
+            pause_s = min(pause_s * 2, LONGEST_PAUSE_S)
+
+    def _commit(self, connection: sqlite3.Connection) -> None:
+        try:
+            connection.execute("COMMIT")
+        except sqlite3.Error:
+            self._roll_back(connection)
+            raise
+
+    def _roll_back(self, connection: sqlite3.Connection) -> None:
+        if connection.in_transaction:
+            connection.execute("ROLLBACK")
+        for notice in self.on_rollback:
+            notice()
+
+    def _connect(self) -> sqlite3.Connection:
+        try:
+            connection = sqlite3.connect(
+                self.path, timeout=self._timeout_s, isolation_level=None, check_same_thread=False, cached_statements=256
+            )
+            connection.execute("PRAGMA foreign_keys = ON")
+            connection.execute(f"PRAGMA synchronous = {self._durability}")
+            connection.execute(f"PRAGMA wal_autocheckpoint = {CHECKPOINT_PAGES[self._durability]}")
+            connection.execute("PRAGMA temp_store = MEMORY")
+            connection.execute(f"PRAGMA cache_size = -{CACHE_KIB}")
+            # Whoever opens the file first or closes it last has it locked for a moment: up to here SQLite may wait for that.
+            connection.execute("PRAGMA busy_timeout = 0")
+        except sqlite3.Error as error:
+            raise translated(error, self.path) from error
+        return connection
+
+    def _migrate(self) -> None:
+        """Bring the file to this version: a new one from nothing, an older one step by step."""
+        connection = self.connection
+        version, application, tables = self._when_free(partial(_identify, connection))
+        if tables and application != APPLICATION_ID:
+            raise NotAStoreError(f"{self.path} is a database of another program; expected a HoltMQ file, or none")
+        if version > len(self._steps):
+            raise StoreVersionError(
+                f"{self.path} is of version {version}, written by a newer HoltMQ; expected at most version {len(self._steps)}"
+            )
+        if version == len(self._steps):
+            return
+        if not tables:
+            self._when_free(partial(connection.execute, "PRAGMA journal_mode = WAL"))
+        with self.transaction():
+            (version,) = connection.execute("PRAGMA user_version").fetchone()  # another process may have been faster
+            for step in self._steps[version:]:
+                for statement in statements(step):
+                    connection.execute(statement)
+            connection.execute(f"PRAGMA application_id = {APPLICATION_ID}")
+            connection.execute(f"PRAGMA user_version = {len(self._steps)}")
+
+
+def _claim(path: str, owner: str | None) -> FileClaim | None:
+    if path == ":memory:" or sys.platform == "win32":
+        return None  # Windows has no such locks; the broker does not run there, and libraries share the file anyway
+    from holtmq.store.sqlite.ownership import FileClaim
+
+    try:
+        return FileClaim(path, owner)
+    except OSError:
+        return None  # the folder cannot be written, or is not there: SQLite will say so
+
+
+_opened: weakref.WeakSet[SqliteDatabase] = weakref.WeakSet()
+_inherited: list[sqlite3.Connection] = []
+"""Connections that came along with a fork: SQLite forbids to use them in the child, even to close them."""
+_held: list[SqliteDatabase] = []
+
+
+def _hold_before_fork() -> None:
+    """A fork in the middle of another thread's transaction would leave the child with a lock that nobody releases."""
+    for database in list(_opened):
+        database._lock.acquire()
+        _held.append(database)
+
+
+def _release_after_fork() -> None:
+    while _held:
+        _held.pop()._lock.release()
+
+
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(before=_hold_before_fork, after_in_parent=_release_after_fork, after_in_child=_release_after_fork)
+
+
+class _Reading:
+    """The lock of a database as a context. A class, entered again and again: every call of the library passes here."""
+
+    def __init__(self, database: SqliteDatabase) -> None:
+        self._database = database
+
+    def __enter__(self) -> sqlite3.Connection:
+        database = self._database
+        database._lock.acquire()
+        try:
+            return database.connection
+        except BaseException:
+            database._lock.release()
+            raise
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
+        self._database._lock.release()
+        if isinstance(error, sqlite3.Error):
+            raise translated(error, self._database.path) from error
+
+
+class _Writing(_Reading):
+    """A transaction as a context; one inside another is a part of it."""
+
+    def __enter__(self) -> sqlite3.Connection:
+        connection = super().__enter__()
+        try:
+            if self._database._depth == 0:
+                self._database._begin(connection)
+        except BaseException as error:
+            super().__exit__(type(error), error, error.__traceback__)
+            raise
+        self._database._depth += 1
+        return connection
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
+        database = self._database
+        database._depth -= 1
+        try:
+            if database._depth == 0 and error is None:
+                database._commit(database._connection)
+            elif database._depth == 0:
+                database._roll_back(database._connection)
+        except sqlite3.Error as failure:
+            super().__exit__(type(failure), failure, failure.__traceback__)
+            raise
+        super().__exit__(kind, error, trace)
+
+
+def _identify(connection: sqlite3.Connection) -> tuple[int, int, int]:
+    """The version of a file, whose it is, and how much is in it."""
+    queries = ("PRAGMA user_version", "PRAGMA application_id", "SELECT count(*) FROM sqlite_schema")
+    version, application, tables = (connection.execute(query).fetchone()[0] for query in queries)
+    return version, application, tables
+
+
+def statements(script: str) -> Iterator[str]:
+    """The statements of a script one by one; sqlite3's executescript would commit the transaction around them."""
+    statement = ""
+    for line in script.splitlines(keepends=True):
+        statement += line
+        if sqlite3.complete_statement(statement):
+            yield statement
+            statement = ""
+
+
+def is_busy(error: sqlite3.Error) -> bool:
+    return error.sqlite_errorcode & 0xFF in (sqlite3.SQLITE_BUSY, sqlite3.SQLITE_LOCKED)
+
+
+def translated(error: sqlite3.Error, path: str) -> StoreError:
+    """What SQLite says, as one of our errors."""
+    code = getattr(error, "sqlite_errorcode", 0) & 0xFF
+    match code:
+        case sqlite3.SQLITE_BUSY | sqlite3.SQLITE_LOCKED:
+            return StoreBusyError(f"{path} is locked by another process")
+        case sqlite3.SQLITE_FULL:
+            return StoreFullError(f"{path}: the disk is full; nothing was written")
+        case sqlite3.SQLITE_READONLY:
+            return StoreReadOnlyError(f"{path} cannot be written; expected a file and a folder with write permission")
+        case sqlite3.SQLITE_NOTADB:
+            return NotAStoreError(f"{path} is no database; expected a HoltMQ file, or none")
+        case sqlite3.SQLITE_CORRUPT:
+            return NotAStoreError(f"{path} is damaged: {error}")
+        case sqlite3.SQLITE_CANTOPEN:
+            return StoreError(f"{path} cannot be opened: {error}; expected a file in a folder that exists")
+        case _:
+            return StoreError(f"{path}: {error}")

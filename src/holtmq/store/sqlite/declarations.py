@@ -1,0 +1,184 @@
+"""The topology in the file: read whole when it has changed, written part by part."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from datetime import datetime
+from pathlib import Path
+
+from holtmq.errors import NotAStoreError
+from holtmq.store.sqlite.database import SqliteDatabase
+from holtmq.table import FieldValue, Table
+from holtmq.table_json import table_from_json, table_to_json
+from holtmq.topology import DEFAULT_VHOST, Binding, Exchange, Parameter, Policy, Queue, Removal, Topology
+
+
+class SqliteDeclarations:
+    def __init__(self, database: SqliteDatabase) -> None:
+        self._database = database
+
+    def versions(self) -> tuple[int, int]:
+        """Two numbers that grow, whoever is at work: with every change of the topology, and when keys are removed."""
+        with self._database.lock() as connection:
+            topology, keys = connection.execute("SELECT topology_version, keys_version FROM state").fetchone()
+            return topology, keys
+
+    def load(self) -> Topology:
+        with self._database.lock() as connection:
+            exchanges = connection.execute(
+                "SELECT name, type, durable, auto_delete, internal, arguments, vhost FROM exchanges ORDER BY vhost, name"
+            )
+            queues = connection.execute(
+                "SELECT name, durable, auto_delete, exclusive, arguments, vhost FROM queues ORDER BY id"
+            )
+            bindings = connection.execute(
+                "SELECT source, destination, routing_key, arguments, destination_type, vhost, created_at, metadata "
+                "FROM bindings ORDER BY id"
+            )
+            policies = connection.execute(
+                "SELECT name, pattern, definition, apply_to, priority, vhost FROM policies ORDER BY vhost, name"
+            )
+            vhosts = [
+                {"name": name, **json.loads(metadata)}
+                for name, metadata in connection.execute("SELECT name, metadata FROM vhosts ORDER BY name")
+            ]
+            return Topology(
+                tuple(map(_exchange, exchanges)),
+                tuple(map(_queue, queues)),
+                tuple(map(_binding, bindings)),
+                tuple(map(_policy, policies)),
+                (("vhosts", json.dumps(vhosts)),) if vhosts != [{"name": DEFAULT_VHOST}] else (),
+            )
+
+    def add_exchange(self, exchange: Exchange) -> None:
+        self._change(
+            "INSERT INTO exchanges VALUES (?, ?, ?, ?, ?, ?, ?)",
+            exchange.vhost, exchange.name, exchange.type, exchange.durable, exchange.auto_delete, exchange.internal,
+            to_text(exchange.arguments),
+        )  # fmt: skip
+
+    def add_queue(self, queue: Queue, queue_id: int | None = None) -> int:
+        """Add a queue, under the next free id unless the caller has one; its id."""
+        return self._change(
+            "INSERT INTO queues (id, vhost, name, durable, auto_delete, exclusive, arguments) VALUES (?, ?, ?, ?, ?, ?, ?)",
+            queue_id, queue.vhost, queue.name, queue.durable, queue.auto_delete, queue.exclusive, to_text(queue.arguments),
+        )  # fmt: skip
+
+    def add_binding(self, binding: Binding) -> None:
+        self._change(
+            "INSERT INTO bindings (vhost, source, destination_type, destination, routing_key, arguments, created_at, metadata) "
+            "VALUES (?, ?, ?, ?, ?, ?, ?, ?)",
+            *_identity(binding), binding.created_at.isoformat() if binding.created_at else None, to_text(binding.metadata),
+        )  # fmt: skip
+
+    def remove(self, removal: Removal) -> None:
+        """Remove what a change took away. The messages of a queue are the message store's to remove, before."""
+        for binding in removal.bindings:
+            self._change(
+                "DELETE FROM bindings WHERE (vhost, source, destination_type, destination, routing_key, arguments) "
+                "= (?, ?, ?, ?, ?, ?)",
+                *_identity(binding),
+            )
+        for exchange in removal.exchanges:
+            self._change("DELETE FROM exchanges WHERE vhost = ? AND name = ?", exchange.vhost, exchange.name)
+        for queue in removal.queues:
+            self._change("DELETE FROM queues WHERE vhost = ? AND name = ?", queue.vhost, queue.name)
+
+    def set_policy(self, policy: Policy) -> None:
+        self._change(
+            "INSERT OR REPLACE INTO policies VALUES (?, ?, ?, ?, ?, ?)",
+            policy.vhost, policy.name, policy.pattern, policy.apply_to, policy.priority, to_text(policy.definition),
+        )  # fmt: skip
+
+    def remove_policy(self, vhost: str, name: str) -> None:
+        self._change("DELETE FROM policies WHERE vhost = ? AND name = ?", vhost, name)
+
+    def set_vhost(self, name: str, metadata: str) -> None:
+        self._change("INSERT OR REPLACE INTO vhosts VALUES (?, ?)", name, metadata)
+
+    def set_parameter(self, parameter: Parameter) -> None:
+        self._change(
+            "INSERT OR REPLACE INTO parameters VALUES (?, ?, ?, ?)",
+            parameter.component, parameter.vhost, parameter.name, parameter.value,
+        )  # fmt: skip
+
+    def remove_parameter(self, parameter: Parameter) -> None:
+        self._change("DELETE FROM parameters WHERE (component, vhost, name) = (?, ?, ?)", *parameter.identity)
+
+    def parameters(self) -> list[Parameter]:
+        with self._database.lock() as connection:
+            rows = connection.execute("SELECT component, name, value, vhost FROM parameters").fetchall()
+        return [Parameter(*row) for row in rows]
+
+    def remove_vhost(self, name: str) -> None:
+        """Remove a vhost, with policies and rights in it. What else is in it is the caller's to remove, before."""
+        for table in ("policies", "permissions", "topic_permissions", "parameters"):
+            self._change(f"DELETE FROM {table} WHERE vhost = ?", name)
+        self._change("DELETE FROM vhosts WHERE name = ?", name)
+
+    def queue_ids(self, vhost: str) -> dict[str, int]:
+        with self._database.lock() as connection:
+            return dict(connection.execute("SELECT name, id FROM queues WHERE vhost = ?", (vhost,)))
+
+    def _change(self, statement: str, *parameters: object) -> int:
+        with self._database.transaction() as connection:
+            row_id = connection.execute(statement, parameters).lastrowid
+            connection.execute("UPDATE state SET topology_version = topology_version + 1")
+        return row_id or 0
+
+
+def load_topology(path: str | Path) -> Topology:
+    """The topology of a HoltMQ file, which must exist."""
+    if not Path(path).is_file():
+        raise NotAStoreError(f"{path} does not exist; expected a HoltMQ file")
+    database = SqliteDatabase(path)
+    try:
+        return SqliteDeclarations(database).load()
+    finally:
+        database.close()
+
+
+def to_text(table: Mapping[str, FieldValue]) -> str:
+    """A table as JSON: the same text for equal tables, so that the file can tell bindings apart."""
+    return json.dumps(table_to_json(table), sort_keys=True, ensure_ascii=False, separators=(",", ":"))
+
+
+def from_text(text: str | None) -> Table:
+    return table_from_json(json.loads(text), "file") if text else Table.of(None)
+
+
+def _identity(binding: Binding) -> tuple[str, ...]:
+    return (
+        binding.vhost, binding.source, binding.destination_type, binding.destination, binding.routing_key,
+        to_text(binding.arguments),
+    )  # fmt: skip
+
+
+def _exchange(row: tuple[str, str, int, int, int, str, str]) -> Exchange:
+    name, type_, durable, auto_delete, internal, arguments, vhost = row
+    return Exchange(name, type_, bool(durable), bool(auto_delete), bool(internal), from_text(arguments), vhost)
+
+
+def _queue(row: tuple[str, int, int, int, str, str]) -> Queue:
+    name, durable, auto_delete, exclusive, arguments, vhost = row
+    return Queue(name, bool(durable), bool(auto_delete), bool(exclusive), from_text(arguments), vhost)
+
+
+def _policy(row: tuple[str, str, str, str, int, str]) -> Policy:
+    name, pattern, definition, apply_to, priority, vhost = row
+    return Policy(name, pattern, from_text(definition), apply_to, priority, vhost)
+
+
+def _binding(row: tuple[str, str, str, str, str, str, str | None, str]) -> Binding:
+    source, destination, routing_key, arguments, destination_type, vhost, created_at, metadata = row
+    return Binding(
+        source,
+        destination,
+        routing_key,
+        from_text(arguments),
+        "queue" if destination_type == "queue" else "exchange",
+        vhost,
+        datetime.fromisoformat(created_at) if created_at else None,
+        from_text(metadata),
+    )

@@ -1,0 +1,354 @@
+"""Messages and their deliveries: appended, claimed, settled. Rules of queues (limits, dead letters) are the caller's.
+
+A put appends one row to `messages` and touches nothing else; deliveries and their indexes are made for many messages at
+once, by whoever looks first (`index_arrivals`). Methods get the connection of the caller's transaction, and the time.
+"""
+
+from __future__ import annotations
+
+import json
+import sqlite3
+from collections.abc import Iterable, Sequence
+
+from holtmq.store.records import ClaimedMessage, DeliveryState, NewMessage, StoredMessage
+from holtmq.store.sqlite.database import SqliteDatabase
+from holtmq.store.sqlite.keys import Frontier, KeyPattern, RoutingKeys
+
+MANY_KEYS = 50
+"""From so many keys on, a pattern is answered by looking at the ready messages in their order before asking key by key."""
+LOOK_AHEAD = 4000
+LOOK_STEP = 10
+
+
+NEXT_ID = "max(?, (SELECT coalesce(max(id), 0) + 1 FROM messages), (SELECT indexed_to + 1 FROM state))"
+APPEND = f"INSERT INTO messages VALUES ({NEXT_ID}, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, NULL, NULL)"
+# An exchange is never null: where topology or keys are of another version the statement fails, and nothing is written.
+CURRENT_EXCHANGE = "(SELECT ? FROM state WHERE topology_version = ? AND keys_version = ?)"
+APPEND_IF_CURRENT = f"INSERT INTO messages VALUES ({NEXT_ID}, ?, {CURRENT_EXCHANGE}, ?, ?, ?, ?, ?, ?, ?, ?, NULL, NULL)"
+DELIVER = "INSERT OR IGNORE INTO deliveries VALUES (?, ?, ?, ?, ?, 0, ?, ?, NULL, NULL)"
+INDEX_ARRIVALS = """
+INSERT INTO deliveries
+SELECT id, queue_id, CASE WHEN due_at IS NULL THEN 0 ELSE 5 END, priority, key_id, 0, due_at, expires_at, NULL, NULL
+FROM messages WHERE id > ? AND queue_id IS NOT NULL
+"""
+MARK_INDEXED = """
+UPDATE state SET indexed_to = ?,
+    order_version = order_version + EXISTS (SELECT 1 FROM messages WHERE id > ? AND priority > 0 AND queue_id IS NOT NULL)
+"""
+CHANGE_ORDER = "UPDATE state SET order_version = order_version + 1"
+CLAIM_FIRST = """
+UPDATE deliveries SET state = 1, attempts = attempts + 1, due_at = ?, locked_at = ?
+WHERE queue_id = ? AND message_id = (
+    SELECT message_id FROM deliveries WHERE queue_id = ? AND state = 0 ORDER BY priority DESC, message_id LIMIT 1
+)
+RETURNING message_id, attempts, expires_at
+"""
+CLAIM_THESE = """
+UPDATE deliveries SET state = 1, attempts = attempts + 1, due_at = ?, locked_at = ?
+WHERE queue_id = ? AND message_id IN (SELECT value FROM json_each(?))
+RETURNING message_id, attempts, expires_at
+"""
+READY_IN_ORDER = """
+SELECT message_id, key_id, priority FROM deliveries INDEXED BY ready
+WHERE queue_id = ? AND state = 0 ORDER BY priority DESC, message_id LIMIT ?
+"""
+READY_AFTER = """
+SELECT * FROM (
+    SELECT message_id, key_id, priority FROM deliveries INDEXED BY ready
+    WHERE queue_id = ? AND state = 0 AND priority = ? AND message_id > ? ORDER BY message_id LIMIT ?
+)
+UNION ALL
+SELECT * FROM (
+    SELECT message_id, key_id, priority FROM deliveries INDEXED BY ready
+    WHERE queue_id = ? AND state = 0 AND priority < ? ORDER BY priority DESC, message_id LIMIT ?
+)
+LIMIT ?
+"""
+FIRST_OF_KEYS = """
+SELECT heads.id, deliveries.priority FROM (
+    SELECT (
+        SELECT message_id FROM deliveries INDEXED BY ready_by_key WHERE queue_id = ? AND state = 0 AND key_id = wanted.value
+        ORDER BY priority DESC, message_id LIMIT 1
+    ) AS id FROM json_each(?) AS wanted
+) AS heads JOIN deliveries ON deliveries.message_id = heads.id AND deliveries.queue_id = ?
+ORDER BY deliveries.priority DESC, heads.id LIMIT 1
+"""
+READ = """
+SELECT messages.id, routing_keys.key, exchange, deliveries.priority, state, attempts, created_at, deliveries.due_at,
+       deliveries.expires_at, locked_at, settled_at, headers, properties, body, raw_properties
+FROM deliveries JOIN messages ON messages.id = message_id JOIN routing_keys ON routing_keys.id = messages.key_id
+WHERE deliveries.queue_id = ?
+"""
+FREE_MESSAGE = "DELETE FROM messages WHERE id = ? AND NOT EXISTS (SELECT 1 FROM deliveries WHERE message_id = ?)"
+LONG_DONE = "SELECT message_id FROM deliveries WHERE queue_id = ? AND state = 2 AND settled_at < ? LIMIT 10"
+MINE = "WHERE message_id = ? AND queue_id = ? AND state = 1 AND attempts = ?"
+HIGHEST_PRIORITY = 255
+
+
+class SqliteMessageStore:
+    def __init__(self, database: SqliteDatabase, keys: RoutingKeys) -> None:
+        self._database = database
+        self._keys = keys
+
+    def append_alone(self, message: NewMessage, queue_id: int, now_ms: int, versions: tuple[int, int]) -> int | None:
+        """Put a message into a queue as a transaction of its own; None where topology or keys are not what they were."""
+        clock_id, queue, exchange, *others = message.row(queue_id, now_ms)
+        try:
+            return self._database.insert_alone(APPEND_IF_CURRENT, (clock_id, queue, exchange, *versions, *others))
+        except sqlite3.IntegrityError:
+            return None
+
+    def append(self, connection: sqlite3.Connection, message: NewMessage, queue_id: int, now_ms: int) -> int:
+        message_id = connection.execute(APPEND, message.row(queue_id, now_ms)).lastrowid
+        assert message_id is not None
+        self.index_arrivals(connection)
+        return message_id
+
+    def append_many(
+        self,
+        connection: sqlite3.Connection,
+        contents: Sequence[tuple[int, str | None, bytes]],
+        queue_id: int,
+        now_ms: int,
+        expires_at: int | None,
+    ) -> range:
+        """Put messages (key id, properties, body) into a queue, in their order; their ids follow on one another.
+
+        Plain tuples instead of `NewMessage`: this is the way for very many (benchmarks/embedded.py).
+        """
+        if not contents:
+            return range(0)
+        first = NewMessage(contents[0][0], contents[0][2], properties=contents[0][1], expires_at=expires_at)
+        first_id = connection.execute(APPEND, first.row(queue_id, now_ms)).lastrowid
+        assert first_id is not None
+        # What is the same for all is written into the statement, as numbers of our own: there is less to bind for each.
+        same = int(queue_id), int(now_ms), "NULL" if expires_at is None else int(expires_at)
+        statement = "INSERT INTO messages VALUES (NULL, {}, '', ?, 0, {}, NULL, {}, NULL, ?, ?, NULL, NULL)".format(*same)
+        connection.executemany(statement, contents[1:])  # a null id is the last one plus one
+        self.index_arrivals(connection)
+        return range(first_id, first_id + len(contents))
+
+    def publish(
+        self,
+        connection: sqlite3.Connection,
+        message: NewMessage,
+        deliveries: Iterable[tuple[int, int, int | None]],
+        now_ms: int,
+    ) -> int:
+        """Put a message into several queues, each with its own priority and expiry, and its body once."""
+        message_id = connection.execute(APPEND, message.row(None, now_ms)).lastrowid
+        assert message_id is not None
+        state = DeliveryState.READY if message.due_at is None else DeliveryState.DELAYED
+        rows = [
+            (message_id, queue_id, state, priority, message.key_id, message.due_at, expires_at)
+            for queue_id, priority, expires_at in deliveries
+        ]
+        connection.executemany(DELIVER, rows)
+        if any(row[3] for row in rows):
+            connection.execute(CHANGE_ORDER)
+        return message_id
+
+    def deliver_again(
+        self, connection: sqlite3.Connection, message_id: int, queue_id: int, stored: StoredMessage, expires_at: int | None
+    ) -> None:
+        """Put a message that is in the file already into one more queue."""
+        key_id = self._keys.intern(stored.routing_key)
+        row = (message_id, queue_id, DeliveryState.READY, stored.priority, key_id, None, expires_at)
+        connection.execute(DELIVER, row)
+        connection.execute(CHANGE_ORDER)
+
+    def index_arrivals(self, connection: sqlite3.Connection) -> None:
+        """Make the deliveries of messages that were only appended so far."""
+        indexed_to, newest = connection.execute("SELECT indexed_to, (SELECT max(id) FROM messages) FROM state").fetchone()
+        if newest is not None and newest > indexed_to:
+            connection.execute(INDEX_ARRIVALS, (indexed_to,))
+            connection.execute(MARK_INDEXED, (newest, indexed_to))
+
+    def release_due(self, connection: sqlite3.Connection, queue_id: int, now_ms: int, max_attempts: int | None) -> list[int]:
+        """Make ready what waited long enough, and what was locked for too long; the ids of those tried too often."""
+        due = connection.execute("SELECT 1 FROM deliveries WHERE queue_id = ? AND due_at <= ? LIMIT 1", (queue_id, now_ms))
+        if due.fetchone() is None:
+            return []
+        exhausted = connection.execute(
+            "SELECT message_id FROM deliveries WHERE queue_id = ? AND due_at <= ? AND state = 1 AND attempts >= ?",
+            (queue_id, now_ms, max_attempts if max_attempts is not None else 2**62),
+        ).fetchall()
+        connection.execute(
+            "UPDATE deliveries SET state = 0, due_at = NULL, locked_at = NULL WHERE queue_id = ? AND due_at <= ?",
+            (queue_id, now_ms),
+        )
+        connection.execute(CHANGE_ORDER)
+        return [message_id for (message_id,) in exhausted]
+
+    def next_due(self, queue_id: int) -> int | None:
+        """When the next delayed message becomes ready, or the next lease runs out."""
+        query = "SELECT min(due_at) FROM deliveries WHERE queue_id = ? AND due_at IS NOT NULL"
+        with self._database.lock() as connection:
+            return connection.execute(query, (queue_id,)).fetchone()[0]  # type: ignore[no-any-return]
+
+    def claim(
+        self,
+        connection: sqlite3.Connection,
+        queue_id: int,
+        patterns: Sequence[str] | None,
+        limit: int,
+        now_ms: int,
+        lease_until: int,
+    ) -> list[ClaimedMessage]:
+        """Lock the first ready messages, of those whose key fits one of the patterns if there are any, in their order."""
+        if patterns is None and limit == 1:
+            claimed = connection.execute(CLAIM_FIRST, (lease_until, now_ms, queue_id, queue_id)).fetchall()
+        else:
+            ids = self.find_ready(connection, queue_id, patterns, limit)
+            claimed = connection.execute(CLAIM_THESE, (lease_until, now_ms, queue_id, json.dumps(ids))).fetchall()
+            order = {message_id: place for place, message_id in enumerate(ids)}
+            claimed.sort(key=lambda row: order[row[0]])
+        return [ClaimedMessage(*row) for row in claimed]
+
+    def find_ready(
+        self, connection: sqlite3.Connection, queue_id: int, patterns: Sequence[str] | None, limit: int
+    ) -> list[int]:
+        """The ids of the first ready messages. With patterns it may be fewer than there are, but one if there is any."""
+        if patterns is None:
+            return [row[0] for row in connection.execute(READY_IN_ORDER, (queue_id, limit))]
+        pattern = self._keys.matching(patterns)
+        if not pattern.key_ids:
+            return []
+        if len(pattern.key_ids) < MANY_KEYS:
+            first = connection.execute(FIRST_OF_KEYS, (queue_id, pattern.as_json, queue_id)).fetchone()
+            return [first[0]] if first else []
+        return self._scan_ready(connection, queue_id, pattern, limit)
+
+    def _scan_ready(self, connection: sqlite3.Connection, queue_id: int, pattern: KeyPattern, limit: int) -> list[int]:
+        """Walk the ready messages in their order, from where the last walk found that nothing before fits.
+
+        If nothing is found within reach, ask key by key; that costs the same however long the queue is.
+        """
+        (order_version,) = connection.execute("SELECT order_version FROM state").fetchone()
+        frontier = pattern.frontiers.get(queue_id)
+        if frontier is None or frontier.order_version != order_version:
+            frontier = Frontier(order_version, HIGHEST_PRIORITY, 0)
+        found: list[int] = []
+        seen, step = 0, max(LOOK_STEP, limit)
+        while seen < LOOK_AHEAD and not found:
+            same_priority = (queue_id, frontier.priority, frontier.message_id, step)
+            below = (queue_id, frontier.priority, step, step)
+            rows = connection.execute(READY_AFTER, same_priority + below).fetchall()
+            found = [message_id for message_id, key_id, _ in rows if key_id in pattern.as_set]
+            seen += len(rows)
+            if len(rows) < step and not found:
+                return []
+            step *= 4
+            last, _, priority = rows[-1]
+            if not found:
+                frontier = Frontier(order_version, priority, last)
+        if not found:
+            first = connection.execute(FIRST_OF_KEYS, (queue_id, pattern.as_json, queue_id)).fetchone()
+            if first is None:
+                return []
+            found, frontier = [first[0]], Frontier(order_version, first[1], first[0] - 1)
+        pattern.frontiers[queue_id] = frontier
+        return found[:limit]
+
+    def read(self, queue_id: int, message_ids: Sequence[int]) -> list[StoredMessage]:
+        """Messages of a queue by their ids, in that order; those that are not there are left out."""
+        query = READ + " AND message_id = ?"
+        with self._database.lock() as connection:
+            rows = [connection.execute(query, (queue_id, message_id)).fetchone() for message_id in message_ids]
+        return [StoredMessage(*row) for row in rows if row is not None]
+
+    def find(
+        self, queue_id: int, states: Sequence[DeliveryState], limit: int, locked_before_ms: int | None = None
+    ) -> list[StoredMessage]:
+        """Messages of a queue in some states, oldest first."""
+        query = (
+            READ + " AND state IN (SELECT value FROM json_each(?)) AND (? IS NULL OR locked_at < ?) ORDER BY message_id LIMIT ?"
+        )
+        parameters = (queue_id, json.dumps(states), locked_before_ms, locked_before_ms, limit)
+        with self._database.lock() as connection:
+            return [StoredMessage(*row) for row in connection.execute(query, parameters)]
+
+    def count(self, queue_id: int) -> dict[DeliveryState, int]:
+        """How many messages of a queue are in each state."""
+        with self._database.lock() as connection:
+            rows = connection.execute("SELECT state, count(*) FROM deliveries WHERE queue_id = ? GROUP BY state", (queue_id,))
+            return {DeliveryState(state): number for state, number in rows}
+
+    def count_ready(self, queue_id: int, most: int) -> int:
+        """How many messages of a queue are ready, counted up to `most`."""
+        query = "SELECT count(*) FROM (SELECT 1 FROM deliveries WHERE queue_id = ? AND state = 0 LIMIT ?)"
+        with self._database.lock() as connection:
+            return int(connection.execute(query, (queue_id, most)).fetchone()[0])
+
+    def remove_mine(self, connection: sqlite3.Connection, queue_id: int, message_id: int, attempts: int) -> bool:
+        """Remove a message that this caller locked; False where it is not locked by this caller any more."""
+        mine = connection.execute(f"DELETE FROM deliveries {MINE}", (message_id, queue_id, attempts)).rowcount == 1
+        if mine:
+            connection.execute(FREE_MESSAGE, (message_id, message_id))
+        return mine
+
+    def settle_mine(
+        self,
+        connection: sqlite3.Connection,
+        queue_id: int,
+        message_id: int,
+        attempts: int,
+        state: DeliveryState,
+        *,
+        due_at: int | None = None,
+        settled_at: int | None = None,
+    ) -> bool:
+        """Change the state of a message that this caller locked; False where it is not locked by this caller any more."""
+        changed = connection.execute(
+            f"UPDATE deliveries SET state = ?, due_at = ?, settled_at = ? {MINE}",
+            (state, due_at, settled_at, message_id, queue_id, attempts),
+        )
+        if state == DeliveryState.READY:
+            connection.execute(CHANGE_ORDER)
+        return changed.rowcount == 1
+
+    def remove(self, connection: sqlite3.Connection, queue_id: int, message_id: int) -> None:
+        connection.execute("DELETE FROM deliveries WHERE message_id = ? AND queue_id = ?", (message_id, queue_id))
+        connection.execute(FREE_MESSAGE, (message_id, message_id))
+
+    def set_state(
+        self,
+        connection: sqlite3.Connection,
+        queue_id: int,
+        message_id: int,
+        state: DeliveryState,
+        *,
+        due_at: int | None = None,
+        settled_at: int | None = None,
+    ) -> None:
+        connection.execute(
+            "UPDATE deliveries SET state = ?, due_at = ?, settled_at = ?, locked_at = NULL "
+            "WHERE message_id = ? AND queue_id = ?",
+            (state, due_at, settled_at, message_id, queue_id),
+        )
+        connection.execute(CHANGE_ORDER)
+
+    def delete(
+        self,
+        connection: sqlite3.Connection,
+        queue_id: int,
+        states: Sequence[DeliveryState],
+        settled_before_ms: int | None = None,
+    ) -> int:
+        """Remove the messages of a queue in some states, those settled before a time if one is given."""
+        removed = connection.execute(
+            "DELETE FROM deliveries WHERE queue_id = ? AND state IN (SELECT value FROM json_each(?)) "
+            "AND (? IS NULL OR settled_at < ?) RETURNING message_id",
+            (queue_id, json.dumps(states), settled_before_ms, settled_before_ms),
+        ).fetchall()
+        connection.executemany(FREE_MESSAGE, [(message_id, message_id) for (message_id,) in removed])
+        return len(removed)
+
+    def forget_done(self, connection: sqlite3.Connection, queue_id: int, settled_before_ms: int) -> None:
+        """Remove a few of the messages that have been done for longer; called often, it keeps up."""
+        for (message_id,) in connection.execute(LONG_DONE, (queue_id, settled_before_ms)).fetchall():
+            self.remove(connection, queue_id, message_id)
+
+    def expired(self, connection: sqlite3.Connection, queue_id: int, now_ms: int) -> list[int]:
+        query = "SELECT message_id FROM deliveries WHERE queue_id = ? AND state IN (0, 5) AND expires_at <= ?"
+        return [message_id for (message_id,) in connection.execute(query, (queue_id, now_ms))]
