@@ -1,8 +1,8 @@
 """The broker: its vhosts and users, and the turns in which it works.
 
-It has no clock and no thread. Whoever runs it begins a turn with the time, calls what clients ask for, and ends the turn:
-then messages go to consumers and confirms to publishers. What the journal collected in a turn is on disk when `committed`
-is told so.
+It has no clock and no thread. The server begins a turn with the current time, carries out what clients request, and ends
+the turn: messages then go to consumers, and confirms to publishers. The server calls `committed` when the journal's batch
+is on disk.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from typing import Any
 
 from holtmq.accounts import Permission, TopicPermission, User
 from holtmq.broker.authorization import Authorization
-from holtmq.broker.channel import Channel
+from holtmq.broker.confirms import Confirms
 from holtmq.broker.queue import MessageQueue
 from holtmq.broker.queued_message import restore
 from holtmq.broker.session import Session
@@ -30,7 +30,7 @@ from holtmq.topology.registry import PREDECLARED
 from holtmq.wire.content import Properties
 
 MEMORY_LIMIT = 512 * 1024 * 1024
-"""The bytes of bodies that queues may keep in memory altogether before each makes do with less."""
+"""Bytes of message bodies in memory above which every queue uses a smaller window."""
 
 
 class Broker:
@@ -43,18 +43,18 @@ class Broker:
         self.parameters: dict[tuple[str, str, str], Parameter] = {}
         self.now_ms = 0
         self.last_id = 0
-        """The id of the last message."""
+        """The id of the newest message."""
         self.properties: dict[bytes, Properties] = {}
-        """Properties that were decoded lately, by their bytes."""
+        """Recently decoded properties, by their bytes."""
         self.awake: list[MessageQueue] = []
-        """Queues that have something to do before the turn ends."""
-        self.unconfirmed: list[Channel] = []
-        """Channels with messages that are neither confirmed nor refused."""
+        """Queues to dispatch before the turn ends."""
+        self.unconfirmed: list[Confirms] = []
+        """Channels with unconfirmed messages."""
         self.starved: list[MessageQueue] = []
-        """Queues whose next message is on its way to the disk."""
+        """Queues whose next message is not on disk yet."""
         self.committed_batch = 0
         self.memory = 0
-        """The bytes of bodies that queues keep in memory."""
+        """Bytes of message bodies in memory."""
         self.is_short_of_memory = False
         self._crowded: list[MessageQueue] = []
         self._memory_limit = memory_limit
@@ -73,7 +73,7 @@ class Broker:
             raise NotFoundError(f"no vhost {name!r}") from None
 
     def add_vhost(self, name: str, metadata: Mapping[str, Any] | None = None) -> VirtualHost:
-        """Add a vhost, unless it is there; say of it what `metadata` says, unless that is nothing."""
+        """Return the vhost of this name, creating it if needed, and update its metadata."""
         if name not in self.vhosts:
             require_short_string(name, "a vhost's name")
             self.vhosts[name] = VirtualHost(name, self, Topology())
@@ -85,7 +85,7 @@ class Broker:
         return vhost
 
     def remove_vhost(self, name: str) -> None:
-        """Remove a vhost with all that is in it. Those who are connected to it must be gone."""
+        """Delete a vhost with its contents. Its connections must be closed before."""
         vhost = self.vhost(name)
         for queue in list(vhost.queues.values()):
             vhost.delete_queue(queue)
@@ -165,7 +165,7 @@ class Broker:
                 queue.on_time()
 
     def end(self) -> None:
-        """Finish a turn: messages to consumers, confirms to publishers."""
+        """Finish a turn: deliver messages to consumers, and confirm published ones."""
         self._crowded = [queue for queue in self._crowded if queue.is_crowded]
         while self.awake:
             awake, self.awake = self.awake, []
@@ -185,12 +185,12 @@ class Broker:
 
     @property
     def next_timer(self) -> int | None:
-        """When something has to happen although nobody asks."""
+        """The time of the next timer, in milliseconds since 1970."""
         timer = self._timers[0][0] if self._timers else None
         return min((at_ms for at_ms in (timer, self._next_due) if at_ms is not None), default=None)
 
     def watch_delayed(self) -> None:
-        """Mind the messages in the file that are to become ready later."""
+        """Schedule the delayed messages in the file."""
         self._next_due = self.journal.next_due(self._released_to)
 
     def _release_due(self) -> None:
@@ -205,27 +205,27 @@ class Broker:
         heapq.heappush(self._timers, (at_ms, self.next_number(), queue))
 
     def sealed(self) -> None:
-        """The journal starts to write a batch; what is published from now on is in a later one."""
-        for channel in self.unconfirmed:
-            channel.sealed = channel.published
+        """Note that the journal starts to write a batch: messages published from now on are in a later one."""
+        for confirms in self.unconfirmed:
+            confirms.sealed = confirms.published
 
     def committed(self, batch: int) -> None:
-        """All batches up to this one are on disk."""
+        """Note that all batches up to this one are on disk."""
         self.committed_batch = batch
-        for channel in self.unconfirmed:
-            channel.confirm(channel.sealed)
+        for confirms in self.unconfirmed:
+            confirms.confirm(confirms.sealed)
         starved, self.starved = self.starved, []
         for queue in starved:
             queue.wake()
 
     def _confirm(self) -> None:
         waiting = []
-        for channel in self.unconfirmed:
-            is_in_file = channel.journal_batch <= self.committed_batch
-            is_in_nothing = channel.journal_batch == self.journal.batch and not self.journal.has_changes
+        for confirms in self.unconfirmed:
+            is_in_file = confirms.journal_batch <= self.committed_batch
+            is_in_nothing = confirms.journal_batch == self.journal.batch and not self.journal.has_changes
             if is_in_file or (is_in_nothing and self.committed_batch == self.journal.batch - 1):
-                channel.confirm(channel.published)
-                channel.awaits_confirm = False
+                confirms.confirm(confirms.published)
+                confirms.is_waiting = False
             else:
-                waiting.append(channel)
+                waiting.append(confirms)
         self.unconfirmed = waiting

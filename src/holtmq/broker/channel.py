@@ -1,4 +1,4 @@
-"""What a client does with messages on one channel: publish, consume, settle; with confirms or in transactions."""
+"""What a client does with messages on one channel: publish, consume, acknowledge; with confirms or in transactions."""
 
 from __future__ import annotations
 
@@ -7,19 +7,22 @@ from collections.abc import Callable, Collection, Iterable, Mapping
 from itertools import repeat
 from typing import TYPE_CHECKING, NamedTuple, TypeAlias
 
-from holtmq.broker.consumer import Consumer, Outlet
+from holtmq.broker.confirms import Confirms
+from holtmq.broker.consumer import Consumer
 from holtmq.broker.declarer import Declarer
+from holtmq.broker.ports import Outlet
 from holtmq.broker.publication import Publication
 from holtmq.broker.queue import MessageQueue
 from holtmq.broker.queued_message import QueuedMessage, known_properties
 from holtmq.broker.reply import REPLY_QUEUE, ReplyDestination
 from holtmq.broker.traffic import Inflow, Outflow, Tallies, Way
+from holtmq.broker.transaction import Transaction
 from holtmq.errors import (
     NotAllowedError,
     NotImplementedByBrokerError,
     PreconditionFailedError,
 )
-from holtmq.queueing.rules import parse_expiration
+from holtmq.queueing.terms import parse_expiration
 from holtmq.table import FieldValue, describe
 from holtmq.wire.content import Content, Properties, body_of, encode_properties, make_content
 from holtmq.wire.tables import join_table, split_table
@@ -29,25 +32,16 @@ if TYPE_CHECKING:
 
 
 Delivery: TypeAlias = tuple[QueuedMessage, MessageQueue, Consumer | None]
-"""A message that a client holds and has not settled; without a consumer where it was fetched by `get`."""
+"""An unacknowledged message: without a consumer if it was fetched by `get`."""
 
 
 class Fetched(NamedTuple):
-    """What `get` found."""
+    """The result of `get`."""
 
     tag: int
     message: QueuedMessage
     is_redelivered: bool
     remaining: int
-
-
-class Transaction:
-    """What a channel in transaction mode has collected since the last commit."""
-
-    def __init__(self) -> None:
-        self.publishes: list[Callable[[], None]] = []
-        self.settlements: list[Callable[[], None]] = []
-        self.settled: dict[int, Delivery] = {}
 
 
 class Channel:
@@ -61,37 +55,28 @@ class Channel:
         self.consumers: dict[str, Consumer] = {}
         self.unsettled: dict[int, Delivery] = {}
         self.prefetch = 0
-        """How many messages all consumers together may have unsettled; 0 is no limit."""
+        """Maximum number of unacknowledged messages of all consumers together; 0 means unlimited."""
         self.in_flight = 0
-        self.is_confirming = False
-        self.published = 0
-        """In confirm mode, how many messages the client published."""
-        self.confirmed = 0
-        self.sealed = 0
-        """How many of them had come when the batch that is being written was closed."""
-        self.journal_batch = 0
-        """The last batch of the journal that has a message of this channel in it."""
-        self.awaits_confirm = False
+        self.confirms = Confirms(outlet)
         self.tallies = Tallies()
         self.outflow = Outflow()
         self.returned = 0
-        """How many messages were given back because they were mandatory and no queue took them."""
-        self._refused: set[int] = set()
+        """Mandatory messages that were returned as unroutable."""
         self._next_tag = 1
         self.consumer_prefetch = 0
-        """The prefetch of each consumer to come; 0 is no limit."""
+        """The prefetch of consumers added from now on; 0 means unlimited."""
         self._transaction: Transaction | None = None
         self._reply: ReplyDestination | None = None
         self._properties = session.broker.properties
 
     def publication(self, exchange: str, routing_key: str, *, is_mandatory: bool) -> Publication:
-        """A way to publish, as far as the user's rights allow."""
+        """Return a handle for publishing with this exchange and key, after a check of the user's permissions."""
         publication = Publication(self, exchange, routing_key, is_mandatory=is_mandatory)
         self._resolve(publication)
         return publication
 
     def publish(self, publication: Publication, raw_properties: bytes, content: Content, size: int) -> None:
-        """Put a message into the queues that it is routed to. On the hot path: see benchmarks/broker.py."""
+        """Route a message to its queues. On the hot path: see benchmarks/broker.py."""
         vhost = self.vhost
         if publication.generation != vhost.generation:
             self._resolve(publication)
@@ -120,34 +105,22 @@ class Channel:
         if not destinations and publication.is_mandatory:
             self.returned += 1
             self.outlet.give_back(message)
-        if self.is_confirming:
+        if self.confirms.is_selected:
             self._await_confirm(message, is_taken=is_taken)
 
     def _await_confirm(self, message: QueuedMessage, *, is_taken: bool) -> None:
-        self.published += 1
+        confirms = self.confirms
+        confirms.published += 1
         if not is_taken:
-            self._refused.add(self.published)
-            self.outlet.refuse(self.published)
+            confirms.refuse()
         elif message.stored:
-            self.journal_batch = self.broker.journal.batch
-        if not self.awaits_confirm:
-            self.awaits_confirm = True
-            self.broker.unconfirmed.append(self)
-
-    def confirm(self, up_to: int) -> None:
-        """All that was published up to this one is where it should be."""
-        last = up_to
-        while last in self._refused:
-            last -= 1
-        if last > self.confirmed:
-            self.outlet.confirm(last, multiple=last > self.confirmed + 1)
-        if up_to > self.confirmed:
-            self.confirmed = up_to
-            if self._refused:
-                self._refused = {tag for tag in self._refused if tag > up_to}
+            confirms.journal_batch = self.broker.journal.batch
+        if not confirms.is_waiting:
+            confirms.is_waiting = True
+            self.broker.unconfirmed.append(confirms)
 
     def _resolve(self, publication: Publication) -> None:
-        """Find the route anew: the first time, and after any change of topology or rights."""
+        """Resolve the route: the first time, and after any change of topology or permissions."""
         origin, vhost = publication.origin, self.vhost
         self.session.require("write", "exchange", origin.exchange)
         vhost.router.require_publishable(origin.exchange)
@@ -164,7 +137,7 @@ class Channel:
     def _look_closer(
         self, publication: Publication, properties: Properties, content: Content
     ) -> tuple[Properties, Content, Way]:
-        """A message with properties that matter: who it says it is from, how long it lives, more routing keys, a reply."""
+        """Handle the properties that affect routing: user_id, expiration, CC and BCC headers, reply_to."""
         parse_expiration(properties.expiration)
         user = self.session.user
         if properties.user_id and properties.user_id != user.name and "impersonator" not in user.tags:
@@ -195,7 +168,7 @@ class Channel:
     def select_confirms(self) -> None:
         if self._transaction is not None:
             raise PreconditionFailedError("cannot switch from tx to confirm mode")
-        self.is_confirming = True
+        self.confirms.is_selected = True
 
     def set_prefetch(self, count: int, *, is_global: bool) -> None:
         if not is_global:
@@ -205,7 +178,7 @@ class Channel:
         self.resume()
 
     def resume(self) -> None:
-        """There may be room again: whatever waits for this client may go."""
+        """Resume deliveries after the client's credit has grown."""
         for consumer in self.consumers.values():
             if isinstance(consumer.queue, MessageQueue):
                 self.vhost.wake(consumer.queue)
@@ -219,7 +192,7 @@ class Channel:
         is_exclusive: bool,
         arguments: Mapping[str, FieldValue],
     ) -> str:
-        """Start to send the messages of a queue; the tag of the consumer."""
+        """Start a consumer and return its tag."""
         if tag in self.consumers:
             raise NotAllowedError(f"attempt to reuse consumer tag {tag!r}")
         tag = tag or f"amq.ctag-{secrets.token_urlsafe(16)}"
@@ -261,7 +234,7 @@ class Channel:
         return tag
 
     def cancel(self, tag: str) -> None:
-        """Stop a consumer; what it holds stays unsettled. One that does not exist is stopped already."""
+        """Cancel a consumer. Its unacknowledged messages stay unacknowledged. An unknown tag is ignored."""
         consumer = self.consumers.pop(tag, None)
         if consumer is None:
             return
@@ -271,11 +244,11 @@ class Channel:
             consumer.queue.consumer = None
 
     def deliver(self, consumer: Consumer, messages: list[QueuedMessage], redelivered: Collection[int]) -> None:
-        """Send messages of a queue to a consumer of this channel."""
+        """Deliver messages of a queue to a consumer of this channel."""
         first, queue, number = self._next_tag, consumer.queue, len(messages)
         assert isinstance(queue, MessageQueue)
         self._next_tag += number
-        self.outlet.deliver(consumer, first, messages, redelivered)
+        self.outlet.deliver(consumer, first, queue.as_delivered(messages), redelivered)
         if redelivered:
             again = sum(message.id in redelivered for message in messages)
             self.outflow.redelivered += again
@@ -314,7 +287,8 @@ class Channel:
             return None
         message, tag = messages[0], self._next_tag
         self._next_tag += 1
-        fetched = Fetched(tag, message, queue.redelivered(message), queue.message_count)
+        (shown,) = queue.as_delivered(messages)
+        fetched = Fetched(tag, shown, queue.redelivered(message), queue.message_count)
         for flow in flows:
             flow.fetched += not is_auto_ack
             flow.fetched_for_good += is_auto_ack
@@ -329,33 +303,17 @@ class Channel:
         return fetched
 
     def move(self, source_name: str, target_name: str, limit: int) -> int:
-        """Move messages from the front of a queue to the end of another; how many it were, fewer where the other is full.
-
-        They keep where they were published. Both ends of a move are in one batch of the journal.
-        """
+        """Move messages between queues, after a check of the user's permissions. Return their number."""
         source, target = self.declarer.queue(source_name), self.declarer.queue(target_name)
         self.session.require("read", "queue", source.name)
         self.session.require("write", "queue", target.name)
-        messages, moved = source.take(limit), 0
-        try:
-            for message in messages:
-                if not target.has_room(message.size):
-                    break
-                self.broker.last_id += 1
-                copy = QueuedMessage(self.broker.last_id, message.origin, message.properties, message.content, message.size, 1)
-                target.put(copy)
-                moved += 1
-        finally:
-            source.give_back(messages[moved:])
-            source.sent(messages[:moved])
-            source.outflow.fetched_for_good += moved
-        return moved
+        return self.vhost.move(source, target, limit)
 
     def ack(self, tag: int, *, multiple: bool) -> None:
         if multiple or self._transaction is not None:
             self._settle(self._take_unsettled(tag, multiple=multiple), MessageQueue.settle)
             return
-        # The hot path: one message, settled at once.
+        # The hot path: one message, acknowledged at once.
         delivery = self.unsettled.pop(tag, None)
         if delivery is None:
             raise _unknown(tag)
@@ -368,7 +326,7 @@ class Channel:
                 self.vhost.wake(queue)
 
     def reject(self, tag: int, *, multiple: bool, requeue: bool) -> None:
-        """Give messages back, or to the dead letters."""
+        """Requeue messages, or dead-letter them."""
         settle = MessageQueue.take_back if requeue else MessageQueue.reject
         self._settle(self._take_unsettled(tag, multiple=multiple), settle)
 
@@ -382,18 +340,18 @@ class Channel:
 
     @property
     def uncommitted(self) -> int:
-        """How many messages were published and wait for the commit."""
+        """Messages published in the current transaction."""
         return len(self._transaction.publishes) if self._transaction is not None else 0
 
     @property
     def inflow(self) -> Inflow:
-        """What was published here so far."""
+        """Counters of the messages published on this channel."""
         unroutable = sum(tally.count for tally in self.tallies if not tally.copies)
         published = sum(tally.count for tally in self.tallies)
-        return Inflow(published, self.confirmed, self.returned, unroutable - self.returned)
+        return Inflow(published, self.confirms.confirmed, self.returned, unroutable - self.returned)
 
     def recover(self, *, requeue: bool) -> None:
-        """Give back all that is not settled."""
+        """Requeue all unacknowledged messages."""
         if not requeue:
             raise NotImplementedByBrokerError("basic.recover without requeue: expected requeue")
         self._apply(list(self.unsettled.values()), MessageQueue.take_back)
@@ -438,25 +396,24 @@ class Channel:
                 self.vhost.wake(queue)
 
     def messages_of(self, queue: MessageQueue) -> list[QueuedMessage]:
-        """What is held of a queue and not settled."""
+        """Return the unacknowledged messages of a queue."""
         settled = self._transaction.settled if self._transaction is not None else {}
         return [message for message, its_queue, _ in (*self.unsettled.values(), *settled.values()) if its_queue is queue]
 
     def select_transactions(self) -> None:
-        if self.is_confirming:
+        if self.confirms.is_selected:
             raise PreconditionFailedError("cannot switch from confirm to tx mode")
         self._transaction = self._transaction or Transaction()
 
     def commit(self) -> None:
-        """Apply what was collected, in one batch of the journal: all of it is on disk, or nothing."""
+        """Apply the transaction in one batch of the journal, which is written to disk as a whole."""
         transaction = self._require_transaction()
         self._transaction = None
-        for change in (*transaction.publishes, *transaction.settlements):
-            change()
+        transaction.apply()
         self._transaction = Transaction()
 
     def roll_back(self) -> None:
-        """Forget what was collected; messages settled meanwhile are unsettled again."""
+        """Discard the transaction. Messages acknowledged in it become unacknowledged again."""
         transaction = self._require_transaction()
         self.unsettled = dict(sorted({**transaction.settled, **self.unsettled}.items()))
         self._transaction = Transaction()
@@ -467,7 +424,7 @@ class Channel:
         return self._transaction
 
     def close(self) -> None:
-        """Stop all consumers and give back what was not settled."""
+        """Cancel all consumers and requeue all unacknowledged messages."""
         if self._transaction is not None:
             self.roll_back()
         for tag in list(self.consumers):

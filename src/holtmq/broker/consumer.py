@@ -1,11 +1,9 @@
-"""Somebody who wants the messages of a queue, and how many more it can take."""
+"""A consumer of a queue, with the credit that its prefetch leaves it."""
 
 from __future__ import annotations
 
-from collections.abc import Collection, Sequence
-from typing import TYPE_CHECKING, Any, Protocol
-
-from holtmq.broker.queued_message import QueuedMessage
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from holtmq.broker.channel import Channel
@@ -13,29 +11,6 @@ if TYPE_CHECKING:
     from holtmq.broker.reply import ReplyDestination
 
 UNLIMITED = 2**31
-
-
-class Outlet(Protocol):
-    """The way to a client: whatever a channel has to tell it. `protocol` implements it."""
-
-    @property
-    def is_writable(self) -> bool:
-        """Whether the client reads fast enough to be sent more messages."""
-
-    def deliver(
-        self, consumer: Consumer, first_tag: int, messages: Sequence[QueuedMessage], redelivered: Collection[int]
-    ) -> None:
-        """Send messages, tagged in a row from the first; `redelivered` has the ids of those that were sent before."""
-
-    def confirm(self, tag: int, *, multiple: bool) -> None: ...
-    def refuse(self, tag: int) -> None:
-        """Tell a publisher that its message was not taken."""
-
-    def give_back(self, message: QueuedMessage) -> None:
-        """Return a mandatory message that no queue took."""
-
-    def cancel(self, consumer: Consumer) -> None:
-        """Tell a consumer that its queue is gone."""
 
 
 class Consumer:
@@ -65,7 +40,7 @@ class Consumer:
         prefetch: int,
     ) -> None:
         self.number = number
-        """The order in which consumers came."""
+        """The order in which consumers were added."""
         self.tag = tag
         self.channel = channel
         self.queue = queue
@@ -73,13 +48,13 @@ class Consumer:
         self.is_exclusive = is_exclusive
         self.priority = priority
         self.prefetch = prefetch
-        """How many messages it may have unsettled; 0 is no limit."""
+        """Maximum number of unacknowledged messages; 0 means unlimited."""
         self.in_flight = 0
         self.spelling: Any = None
         """For the outlet to keep what is the same in every delivery."""
 
     def room(self) -> int:
-        """How many messages it can be sent now."""
+        """Return the number of messages that can be delivered now."""
         channel = self.channel
         if not channel.outlet.is_writable:
             return 0
@@ -89,3 +64,31 @@ class Consumer:
         if channel.prefetch:
             room = min(room, channel.prefetch - channel.in_flight)
         return room
+
+
+def active_consumer(consumers: Sequence[Consumer], *, is_single_active: bool) -> Consumer:
+    """Return the first consumer in order of priority or, in a queue with a single active one, the oldest."""
+    return min(consumers, key=lambda consumer: consumer.number) if is_single_active else consumers[0]
+
+
+def consumers_with_room(consumers: Sequence[Consumer], *, is_single_active: bool) -> list[Consumer]:
+    """Return the consumers to deliver to: those of the highest priority among all that have credit.
+
+    `consumers` are sorted by priority.
+    """
+    if not consumers:
+        return []
+    if is_single_active or len(consumers) == 1:
+        active = active_consumer(consumers, is_single_active=is_single_active)
+        return [active] if active.room() > 0 else []
+    with_room: list[Consumer] = []
+    limited_channels = set()
+    for consumer in consumers:
+        if with_room and consumer.priority != with_room[0].priority:
+            break
+        if consumer.room() <= 0 or consumer.channel in limited_channels:
+            continue
+        if consumer.channel.prefetch:
+            limited_channels.add(consumer.channel)  # its consumers share one prefetch: one of them in each round
+        with_room.append(consumer)
+    return with_room

@@ -1,20 +1,20 @@
-"""A message on its way through the broker."""
+"""A message in the broker's queues."""
 
 from __future__ import annotations
 
-import json
-
+from holtmq.queueing.stored_properties import raw_properties_of
 from holtmq.store.records import IN_MEMORY, SHARED, StoredRow
-from holtmq.table_json import table_from_json
-from holtmq.wire.content import Content, Properties, encode_properties, make_content
+from holtmq.wire.content import Content, Properties, make_content
 from holtmq.wire.tables import short_string
 
 PROPERTIES_KEPT = 1000
 
 
 class Origin:
-    """Where a message was published: the exchange and the routing key, and how the wire spells the end of a method with
-    both, which is the same in every delivery."""
+    """The exchange and routing key that a message was published with.
+
+    `address` is their encoding at the end of a basic.deliver frame, the same in every delivery.
+    """
 
     __slots__ = ("address", "exchange", "routing_key")
 
@@ -25,7 +25,7 @@ class Origin:
 
 
 class QueuedMessage:
-    """A message, once, however many queues it is in; its id is its place in the order of each of them."""
+    """A message, shared by all queues that it is in. Its id is its position in the order of each of them."""
 
     __slots__ = ("content", "copies", "id", "is_restored", "origin", "properties", "size", "stored")
 
@@ -36,22 +36,27 @@ class QueuedMessage:
         self.origin = origin
         self.properties = properties
         self.content = content
-        """Empty where it was let go of, because the file has it and a consumer holds the message."""
+        """Empty if it was released because the file has it and a consumer holds the message."""
         self.size = size
-        """The length of the body."""
+        """Length of the body in bytes."""
         self.copies = copies
-        """How many queues it was routed to."""
+        """Number of queues that it was routed to."""
         self.stored = IN_MEMORY
         self.is_restored = False
-        """Whether it was read from the file, for one queue alone."""
+        """Whether it was read from the file, for one queue only."""
 
     @property
     def body(self) -> bytes:
-        return self.content[-self.size - 1 : -1] if self.size else b""  # it is the last in its frames, before the end mark
+        return self.content[-self.size - 1 : -1] if self.size else b""  # the end of the last frame, before its end mark
+
+    def with_properties(self, raw_properties: bytes) -> QueuedMessage:
+        """Return a copy for delivery, with other properties."""
+        content = make_content(raw_properties, self.body)
+        return QueuedMessage(self.id, self.origin, Properties(raw_properties), content, self.size, self.copies)
 
 
 def restore(row: StoredRow, cache: dict[bytes, Properties]) -> QueuedMessage:
-    raw = row.raw_properties if row.raw_properties is not None else _properties_from_json(row)
+    raw = raw_properties_of(row)
     properties = known_properties(raw, cache)
     content = make_content(raw, row.body)
     message = QueuedMessage(row.id, Origin(row.exchange, row.routing_key), properties, content, len(row.body), 1)
@@ -61,17 +66,10 @@ def restore(row: StoredRow, cache: dict[bytes, Properties]) -> QueuedMessage:
 
 
 def known_properties(raw: bytes, cache: dict[bytes, Properties]) -> Properties:
-    """Decode properties; most messages have the same as some before."""
+    """Decode properties through a cache: most messages have the same ones as an earlier message."""
     properties = cache.get(raw)
     if properties is None:
         if len(cache) >= PROPERTIES_KEPT:
             cache.clear()
         properties = cache[raw] = Properties(raw)
     return properties
-
-
-def _properties_from_json(row: StoredRow) -> bytes:
-    properties = json.loads(row.properties) if row.properties else {}
-    headers = table_from_json(json.loads(row.headers), "file") if row.headers else None
-    own = {"headers": headers, "delivery_mode": 2, "priority": row.priority or None}
-    return encode_properties({**properties, **own})

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 from holtmq.accounts import Right, User
 from holtmq.broker.channel import Channel
-from holtmq.broker.consumer import Outlet
+from holtmq.broker.ports import Outlet
 
 if TYPE_CHECKING:
     from holtmq.broker.broker import Broker

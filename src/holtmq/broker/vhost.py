@@ -1,9 +1,11 @@
-"""One vhost: its exchanges, queues and bindings alive, and the messages that go through them."""
+"""A virtual host of a running broker: its exchanges, queues and bindings, and the messages routed through them."""
 
 from __future__ import annotations
 
-from collections import ChainMap
+from collections import ChainMap, deque
 from collections.abc import Collection, Mapping, Sequence
+from dataclasses import replace
+from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any
 
 from holtmq.broker.publication import Destination
@@ -12,7 +14,7 @@ from holtmq.broker.queued_message import Origin, QueuedMessage, restore
 from holtmq.broker.reply import REPLY_QUEUE, ReplyDestination
 from holtmq.broker.traffic import Inflow, Outflow, Traffic
 from holtmq.errors import NotFoundError
-from holtmq.queueing.dead_letter import write_letter
+from holtmq.queueing.dead_letter import DeadLetter, DeathReason, dead_letter
 from holtmq.queueing.rules import QueueRules
 from holtmq.routing import Entry, Route, Router
 from holtmq.store.records import StoredRow
@@ -33,14 +35,16 @@ class VirtualHost:
         self.broker = broker
         self.router = Router(topology, name, strict_unbind=broker.is_strict_unbind)
         self.metadata: dict[str, Any] = {}
-        """What people say of it: description, tags."""
+        """Description, tags and the like."""
         self.queues: dict[str, MessageQueue] = {}
         self.replies: dict[str, ReplyDestination] = {}
         self.sessions: set[Session] = set()
         self._closed_traffic, self._closed_inflow, self._closed_outflow = Traffic(), Inflow(), Outflow()
         self._closed_acknowledged = 0
         self.generation = 0
-        """Grows with every change of topology or rights: what was found out before must be found out again."""
+        """Grows with every change of topology or permissions; cached routes of earlier generations are stale."""
+        self._dead_letters: deque[tuple[DeadLetter, QueuedMessage]] = deque()
+        self._is_burying = False
 
     @property
     def journal(self) -> JournalPort:
@@ -65,7 +69,7 @@ class VirtualHost:
         return declared is not None and declared.type == "topic"
 
     def route(self, origin: Origin, headers: Mapping[str, FieldValue]) -> tuple[Sequence[Destination], Mapping[str, Entry]]:
-        """The queues that a message goes to, and what the bindings on the way give to it."""
+        """Return the destinations of a message, with the priority and TTL that its bindings add."""
         route = self.router.resolve(origin.exchange, origin.routing_key, headers)
         if origin.exchange == DEFAULT_EXCHANGE and origin.routing_key.startswith(REPLY_QUEUE):
             reply = self.replies.get(origin.routing_key)
@@ -88,7 +92,7 @@ class VirtualHost:
         existing = self.queues.get(declared.name)
         self.broker.churn.queues_declared += 1
         if existing is not None:
-            self.router.declare_queue(declared)  # refuses what is not equal
+            self.router.declare_queue(declared)  # raises if it is not equivalent
             existing.use()
             return existing
         rules = QueueRules.of(declared, self.router.registry.queue_policy(declared.name))
@@ -101,14 +105,14 @@ class VirtualHost:
         return self.open_queue(declared, self.journal.add_queue(declared), rules, owner)
 
     def open_queue(self, declared: Queue, queue_id: int, rules: QueueRules, owner: Session | None = None) -> MessageQueue:
-        """Bring a declared queue to life."""
+        """Start a declared queue."""
         queue = self.queues[declared.name] = MessageQueue(declared, queue_id, rules, self, owner)
         if owner is not None:
             owner.exclusive_queues[declared.name] = queue
         return queue
 
     def delete_queue(self, queue: MessageQueue) -> int:
-        """Delete a queue and tell its consumers; how many ready messages went with it."""
+        """Delete a queue, cancel its consumers, and return the number of ready messages that were in it."""
         count = queue.purge()
         for message in self._unsettled(queue):
             if message.stored:
@@ -128,6 +132,9 @@ class VirtualHost:
         return count
 
     def bind(self, binding: Binding) -> None:
+        """Add a binding, and record the time unless the binding carries one."""
+        if binding.created_at is None:
+            binding = replace(binding, created_at=datetime.fromtimestamp(self.now_ms / 1000, UTC))
         if self.router.bind(binding):
             self.generation += 1
             if self._is_durable(binding):
@@ -137,14 +144,14 @@ class VirtualHost:
         self._removed(self.router.unbind(binding))
 
     def set_policies(self, policies: Sequence[Policy]) -> None:
-        """Follow these policies from now on."""
+        """Apply new policies to all queues."""
         self.router.set_policies(policies)
         self.generation += 1
         for queue in self.queues.values():
             queue.apply(QueueRules.of(queue.declared, self.router.registry.queue_policy(queue.name)))
 
     def _is_durable(self, binding: Binding, removal: Removal | None = None) -> bool:
-        """Whether both ends of a binding outlive the broker; they may be among what was just removed."""
+        """Return whether both ends of a binding survive a restart. They may be among the parts just removed."""
         gone = removal or Removal()
         exchanges = ChainMap({part.name: part for part in gone.exchanges}, self.router.registry.exchanges)
         if not exchanges[binding.source].durable:
@@ -177,18 +184,36 @@ class VirtualHost:
     def restore(self, row: StoredRow) -> QueuedMessage:
         return restore(row, self.broker.properties)
 
-    def bury(self, message: QueuedMessage, queue: MessageQueue, reason: str) -> None:
-        exchange = queue.rules.dead_letter_exchange
-        if exchange is None or (exchange != DEFAULT_EXCHANGE and exchange not in self.router.registry.exchanges):
+    def bury(self, message: QueuedMessage, queue: MessageQueue, reason: DeathReason) -> None:
+        """Dead-letter a message, if its queue has a dead-letter exchange.
+
+        A dead letter may push another message out of the queue that it enters. A work list keeps such chains flat.
+        """
+        origin = message.origin
+        letter = dead_letter(
+            message.properties, origin.exchange, origin.routing_key,
+            queue=queue.name, rules=queue.rules, exchanges=self.router.registry.exchanges, reason=reason, now_ms=self.now_ms,
+        )  # fmt: skip
+        if letter is None:
             return
-        letter = write_letter(message, queue.name, queue.rules, reason, self.now_ms)
-        route = self.router.resolve_unpublished(exchange, letter.routing_keys, letter.headers)
+        self._dead_letters.append((letter, message))
+        if self._is_burying:
+            return
+        self._is_burying = True
+        try:
+            while self._dead_letters:
+                self._publish_dead_letter(*self._dead_letters.popleft())
+        finally:
+            self._is_burying = False
+
+    def _publish_dead_letter(self, letter: DeadLetter, message: QueuedMessage) -> None:
+        route = self.router.resolve_unpublished(letter.exchange, letter.routing_keys, letter.headers)
         destinations, entries = self._destinations(route)
-        destinations = [target for target in destinations if not letter.goes_round(target.name)]
+        destinations = [target for target in destinations if not letter.is_cycle(target.name)]
         self.broker.last_id += 1
         dead = QueuedMessage(
             self.broker.last_id,
-            Origin(exchange, letter.routing_keys[0]),
+            Origin(letter.exchange, letter.routing_keys[0]),
             Properties(letter.raw_properties),
             make_content(letter.raw_properties, message.body),
             message.size,
@@ -197,8 +222,29 @@ class VirtualHost:
         for target in destinations:
             target.put(dead, entries.get(target.name))
 
+    def move(self, source: MessageQueue, target: MessageQueue, limit: int) -> int:
+        """Move messages from the head of a queue to the tail of another and return their number.
+
+        The move ends early when the target is full. Messages keep their exchange and routing key. Both ends of the move
+        are in one batch of the journal.
+        """
+        messages, moved = source.take(limit), 0
+        try:
+            for message in messages:
+                if not target.has_room(message.size):
+                    break
+                self.broker.last_id += 1
+                copy = QueuedMessage(self.broker.last_id, message.origin, message.properties, message.content, message.size, 1)
+                target.put(copy)
+                moved += 1
+        finally:
+            source.give_back(messages[moved:])
+            source.sent(messages[:moved])
+            source.outflow.fetched_for_good += moved
+        return moved
+
     def count_closed(self, channel: Channel) -> None:
-        """A channel goes; what it counted stays."""
+        """Keep the counters of a channel that closes."""
         self._closed_traffic.add(channel.tallies)
         self._closed_traffic.forget(self.router.registry.exchanges, self.queues)
         self._closed_inflow.add(channel.inflow)
@@ -210,14 +256,14 @@ class VirtualHost:
         return [channel for session in self.sessions for channel in session.channels.values()]
 
     def traffic(self) -> Traffic:
-        """What went through the exchanges so far."""
+        """Return the traffic of all exchanges so far."""
         traffic = self._closed_traffic.copy()
         for channel in self.channels:
             traffic.add(channel.tallies)
         return traffic
 
     def flows(self) -> tuple[Inflow, Outflow, int]:
-        """What publishers did, what went out, and how much of it was acknowledged."""
+        """Return what was published, what was delivered, and the number of acknowledged messages."""
         inflow, outflow, acknowledged = Inflow(), Outflow(), self._closed_acknowledged
         inflow.add(self._closed_inflow)
         outflow.add(self._closed_outflow)
@@ -240,5 +286,5 @@ class VirtualHost:
 
 
 def _outlives_broker(queue: Queue) -> bool:
-    """An exclusive queue goes with its connection, durable or not."""
+    """Return whether a queue survives a restart. An exclusive one is deleted with its connection, durable or not."""
     return queue.durable and not queue.exclusive

@@ -148,7 +148,7 @@ def _messages(node: Node) -> Iterator[list[str]]:
     yield _gauge("rabbitmq_connections", "Connections.", [({}, len(node.clients))])
     queues = sum(len(vhost.queues) for vhost in node.broker.vhosts.values())
     yield _gauge("rabbitmq_queues", "Queues.", [({}, queues)])
-    unconfirmed = sum(channel.published - channel.confirmed for channel in channels)
+    unconfirmed = sum(channel.confirms.published - channel.confirms.confirmed for channel in channels)
     yield _gauge("rabbitmq_channel_messages_unconfirmed", "Published and not yet confirmed.", [({}, unconfirmed)])
     unsettled = sum(channel.unsettled_count for channel in channels)
     yield _gauge("rabbitmq_channel_messages_unacked", "Delivered and not settled.", [({}, unsettled)])

@@ -1,34 +1,44 @@
-"""What becomes of a message that dies in a queue: the headers that tell its story, and where it goes."""
+"""Dead letters: the message that leaves the queue it died in, with the `x-death` headers that record why.
+
+Both the broker and the embedded library publish a dead letter anew, through the queue's dead-letter exchange.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from datetime import UTC, datetime
-from typing import Any, NamedTuple
+from typing import Any, Literal, NamedTuple, TypeAlias
 
 from holtmq.errors import FrameError
 from holtmq.queueing.rules import QueueRules
 from holtmq.routing.router import routing_keys
 from holtmq.table import FieldValue
+from holtmq.topology import DEFAULT_EXCHANGE
 from holtmq.wire.content import Properties, encode_properties
 from holtmq.wire.tables import encode_value, join_table, split_table
 
-REJECTED = "rejected"
-Death = dict[str, FieldValue]
+DeathReason: TypeAlias = Literal["rejected", "expired", "maxlen", "delivery_limit"]
+REJECTED: DeathReason = "rejected"
+Death: TypeAlias = dict[str, FieldValue]
 
 
-class Letter(NamedTuple):
-    """A dead message, ready to be published once more."""
+class DeadLetter(NamedTuple):
+    """A dead message, ready to be published."""
 
+    exchange: str
     routing_keys: tuple[str, ...]
+    """The routing key, followed by those that the CC header adds."""
     headers: Mapping[str, FieldValue]
     raw_properties: bytes
     deaths: Sequence[Death]
-    """Newest first, this one included."""
-    reason: str
+    """Newest first, including this one."""
+    reason: DeathReason
 
-    def goes_round(self, queue: str) -> bool:
-        """Whether it comes to a queue where it has died before, and nobody rejected it on the way: it would never end."""
+    def is_cycle(self, queue: str) -> bool:
+        """Return whether the message died in this queue before and no consumer has rejected it since.
+
+        Such a message would go round forever; RabbitMQ drops it.
+        """
         if self.reason == REJECTED:
             return False
         for place, death in enumerate(self.deaths):
@@ -37,48 +47,67 @@ class Letter(NamedTuple):
         return False
 
 
-def write_letter(message: Any, queue: str, rules: QueueRules, reason: str, now_ms: int) -> Letter:
-    """The message as it leaves a queue that it died in: `x-death` tells where it died, why and how often."""
-    properties = message.properties
+def dead_letter(
+    properties: Properties,
+    exchange: str,
+    routing_key: str,
+    *,
+    queue: str,
+    rules: QueueRules,
+    exchanges: Collection[str],
+    reason: DeathReason,
+    now_ms: int,
+) -> DeadLetter | None:
+    """Return the dead letter of a message that was published to an exchange with a key and died in a queue.
+
+    Return None if the queue has no dead-letter exchange, or names one that does not exist.
+    """
+    target = rules.dead_letter_exchange
+    if target is None or (target != DEFAULT_EXCHANGE and target not in exchanges):
+        return None
     headers, fields = _readable(properties)
-    keys = routing_keys(message.origin.routing_key, headers)
-    deaths = _with_death(message, headers.get("x-death"), queue, reason, keys, now_ms)
+    keys = routing_keys(routing_key, headers)
+    keys = (routing_key, *(key for key in keys if key != routing_key))
+    deaths = _with_death(headers.get("x-death"), _death(properties, exchange, keys, queue, reason, now_ms))
     fields["x-death"] = encode_value(list(deaths))
-    for name, value in (("exchange", message.origin.exchange), ("queue", queue), ("reason", reason)):
+    for name, value in (("exchange", exchange), ("queue", queue), ("reason", reason)):
         fields.setdefault(f"x-first-death-{name}", encode_value(value))
     if rules.dead_letter_routing_key is not None:
         fields.pop("CC", None)
         keys = (rules.dead_letter_routing_key,)
-    else:
-        keys = (message.origin.routing_key, *(key for key in keys if key != message.origin.routing_key))
     changed: dict[str, Any] = {**properties.without_headers(), "headers": join_table(fields)}
     changed.pop("expiration", None)
-    return Letter(keys, {**headers, "x-death": list(deaths)}, encode_properties(changed), deaths, reason)
+    return DeadLetter(target, keys, {**headers, "x-death": list(deaths)}, encode_properties(changed), deaths, reason)
 
 
 def _readable(properties: Properties) -> tuple[Mapping[str, FieldValue], dict[str, bytes]]:
-    """The headers, and the bytes of each. What no peer could read is not carried on: nobody looked at it before."""
+    """Return the headers, decoded and as the bytes of each. Headers that cannot be decoded are dropped."""
     try:
         return properties.headers, split_table(properties.raw_headers())
     except FrameError:
         return {}, {}
 
 
-def _with_death(message: Any, known: FieldValue, queue: str, reason: str, keys: tuple[str, ...], now_ms: int) -> list[Death]:
-    before = [dict(death) for death in known if isinstance(death, Mapping)] if isinstance(known, list) else []
-    same = next((death for death in before if death.get("queue") == queue and death.get("reason") == reason), None)
-    if same is not None:
-        count = same.get("count")
-        same["count"] = (count if isinstance(count, int) else 0) + 1
-        return [same, *(death for death in before if death is not same)]
+def _death(properties: Properties, exchange: str, keys: tuple[str, ...], queue: str, reason: DeathReason, now_ms: int) -> Death:
     death: Death = {
         "count": 1,
         "reason": reason,
         "queue": queue,
         "time": datetime.fromtimestamp(now_ms // 1000, UTC),
-        "exchange": message.origin.exchange,
-        "routing-keys": [message.origin.routing_key, *(key for key in keys if key != message.origin.routing_key)],
+        "exchange": exchange,
+        "routing-keys": list(keys),
     }
-    if message.properties.expiration is not None:
-        death["original-expiration"] = message.properties.expiration
-    return [death, *before]
+    if properties.expiration is not None:
+        death["original-expiration"] = properties.expiration
+    return death
+
+
+def _with_death(known: FieldValue, death: Death) -> list[Death]:
+    """Add a death to those in an `x-death` header, which has one entry for each queue and reason, with a count."""
+    before = [dict(each) for each in known if isinstance(each, Mapping)] if isinstance(known, list) else []
+    same = next((one for one in before if (one.get("queue"), one.get("reason")) == (death["queue"], death["reason"])), None)
+    if same is None:
+        return [death, *before]
+    count = same.get("count")
+    same["count"] = (count if isinstance(count, int) else 0) + 1
+    return [same, *(each for each in before if each is not same)]

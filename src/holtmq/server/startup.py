@@ -9,7 +9,7 @@ from typing import cast
 
 from holtmq.accounts import Permission, User
 from holtmq.broker.broker import Broker
-from holtmq.broker.definitions import import_definitions
+from holtmq.broker.definitions_import import import_definitions
 from holtmq.broker.vhost import VirtualHost
 from holtmq.config import Config
 from holtmq.queueing.rules import QueueRules

@@ -54,6 +54,9 @@ class JournalPort(Protocol):
     def remove(self, message: StorableMessage, queue_id: int) -> None:
         """A message that left a queue for good."""
 
+    def returned(self, message: StorableMessage, queue_id: int, count: int) -> None:
+        """Record that a message was requeued, for the `count`th time."""
+
     def read(self, queue_id: int, priority: int, after_id: int, limit: int, most_bytes: int) -> Sequence[StoredRow]:
         """Messages of a queue as far as they are on disk, in their order, a few at a time."""
 

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from typing import Any
 
-from holtmq.broker.definitions import export_definitions, import_definitions
+from holtmq.broker.definitions_export import export_definitions
+from holtmq.broker.definitions_import import import_definitions
 from holtmq.management.access import Need
 from holtmq.management.operations import NO_CONTENT, OBJECT, Call, Outcome, api
 from holtmq.management.resources.overview import SPOKEN_VERSION

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 from typing import Any
 
-from holtmq.broker.definitions import parameter_to_json
+from holtmq.broker.definitions_export import parameter_to_json
 from holtmq.errors import DefinitionsError, NotFoundError
 from holtmq.management.access import Need
 from holtmq.management.operations import NO_CONTENT, Call, Outcome, api, created

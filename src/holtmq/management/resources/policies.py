@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from holtmq.broker.definitions import require_pattern
+from holtmq.broker.definitions_import import require_pattern
 from holtmq.errors import DefinitionsError, NotFoundError
 from holtmq.management.access import Need
 from holtmq.management.operations import NO_CONTENT, Call, Outcome, api, created

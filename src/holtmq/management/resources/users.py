@@ -5,7 +5,8 @@ from __future__ import annotations
 from typing import Any
 
 from holtmq.accounts import HASHES, Permission, TopicPermission, User
-from holtmq.broker.definitions import password_hash, permission_to_json, require_pattern, tags_of, user_to_json
+from holtmq.broker.definitions_export import permission_to_json, user_to_json
+from holtmq.broker.definitions_import import password_hash, require_pattern, tags_of
 from holtmq.errors import DefinitionsError, NotFoundError
 from holtmq.management.access import Need
 from holtmq.management.operations import NO_CONTENT, Call, Outcome, api, created

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from holtmq.accounts import Permission
-from holtmq.broker.definitions import permission_to_json
+from holtmq.broker.definitions_export import permission_to_json
 from holtmq.broker.vhost import VirtualHost
 from holtmq.errors import ConnectionForcedError, DefinitionsError, NotFoundError
 from holtmq.management.access import Need

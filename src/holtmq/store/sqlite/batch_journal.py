@@ -36,7 +36,7 @@ VALUES (?1, ?2, ?3, ?4, 0, ?1 >> {ID_CLOCK_BITS}, ?5, ?6)
 """
 ADD_DELIVERY = "INSERT INTO deliveries VALUES (?, ?, 0, ?, ?, 0, NULL, ?, NULL, NULL)"
 COLUMNS = """
-SELECT messages.id, exchange, key, deliveries.priority, deliveries.expires_at, attempts, headers, properties,
+SELECT messages.id, exchange, key, deliveries.priority, deliveries.expires_at, deliveries.attempts, headers, properties,
        raw_properties, body
 FROM deliveries"""
 READ = f"""{COLUMNS} INDEXED BY ready
@@ -78,12 +78,16 @@ class Batch:
     """By id: messages with a row for each of their queues, with priority and expiry there."""
     removed_alone: list[int] = field(default_factory=list)
     removed: list[tuple[int, int]] = field(default_factory=list)
+    returned: dict[tuple[int, int], tuple[int, bool]] = field(default_factory=dict)
+    """By message and queue: how often a requeued message has returned, and whether it is stored for one queue only."""
     delivered: dict[int, int] = field(default_factory=dict)
     size: int = 0
     """The bytes of its bodies."""
 
     def __bool__(self) -> bool:
-        return bool(self.alone or self.shared or self.removed_alone or self.removed or self.changes or self.delivered)
+        return bool(
+            self.alone or self.shared or self.removed_alone or self.removed or self.changes or self.delivered or self.returned
+        )
 
 
 class SqliteJournal:
@@ -144,6 +148,9 @@ class SqliteJournal:
         elif not waiting[1]:
             del batch.shared[message.id]
             batch.size -= message.size
+
+    def returned(self, message: StorableMessage, queue_id: int, count: int) -> None:
+        self._collecting.returned[message.id, queue_id] = (count, message.stored == ALONE)
 
     def delivered(self, queue_id: int, up_to: int) -> None:
         if up_to > self._collecting.delivered.get(queue_id, 0):
@@ -276,6 +283,8 @@ class SqliteJournal:
             many(ADD_MESSAGE, [self._row(*entry) for entry in batch.alone.values() if entry[2] or entry[3] is not None])
         if batch.shared:
             self._write_shared(connection, batch)
+        if batch.returned:
+            self._write_returned(connection, batch)
         if batch.removed_alone:
             many("DELETE FROM messages WHERE id BETWEEN ? AND ?", runs(batch.removed_alone))
         if batch.removed:
@@ -283,6 +292,12 @@ class SqliteJournal:
             many(FREE_MESSAGE, [(message_id, message_id) for message_id, _ in batch.removed])
         if batch.delivered:
             many("UPDATE queues SET delivered_to = max(delivered_to, ?2) WHERE id = ?1", list(batch.delivered.items()))
+
+    def _write_returned(self, connection: sqlite3.Connection, batch: Batch) -> None:
+        alone = [(count, message_id) for (message_id, _), (count, is_alone) in batch.returned.items() if is_alone]
+        connection.executemany("UPDATE messages SET attempts = ? WHERE id = ?", alone)
+        shared = [(count, *place) for place, (count, is_alone) in batch.returned.items() if not is_alone]
+        connection.executemany("UPDATE deliveries SET attempts = ? WHERE message_id = ? AND queue_id = ?", shared)
 
     def _row(self, message: StorableMessage, queue_id: int, priority: int, expires_at: int | None) -> tuple[object, ...]:
         key_id = self._keys.intern(message.origin.routing_key)

@@ -37,9 +37,8 @@ if TYPE_CHECKING:
 
 T = TypeVar("T")
 APPLICATION_ID = 0x486F6C74  # "Holt"
-STEPS = tuple(
-    files("holtmq.store.sqlite").joinpath(name).read_text() for name in ("schema.sql", "schema-2.sql", "schema-3.sql")
-)
+SCHEMA_FILES = ("schema.sql", "schema-2.sql", "schema-3.sql", "schema-4.sql")
+STEPS = tuple(files("holtmq.store.sqlite").joinpath(name).read_text() for name in SCHEMA_FILES)
 """How a file gets from each version to the next; each step is applied whole or not at all."""
 TIMEOUT_S = 30.0
 SHORTEST_PAUSE_S = 0.00005

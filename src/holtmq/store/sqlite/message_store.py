@@ -21,14 +21,14 @@ LOOK_STEP = 10
 
 
 NEXT_ID = "max(?, (SELECT coalesce(max(id), 0) + 1 FROM messages), (SELECT indexed_to + 1 FROM state))"
-APPEND = f"INSERT INTO messages VALUES ({NEXT_ID}, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, NULL, NULL)"
+APPEND = f"INSERT INTO messages VALUES ({NEXT_ID}, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, NULL, NULL, 0)"
 # An exchange is never null: where topology or keys are of another version the statement fails, and nothing is written.
 CURRENT_EXCHANGE = "(SELECT ? FROM state WHERE topology_version = ? AND keys_version = ?)"
-APPEND_IF_CURRENT = f"INSERT INTO messages VALUES ({NEXT_ID}, ?, {CURRENT_EXCHANGE}, ?, ?, ?, ?, ?, ?, ?, ?, NULL, NULL)"
+APPEND_IF_CURRENT = f"INSERT INTO messages VALUES ({NEXT_ID}, ?, {CURRENT_EXCHANGE}, ?, ?, ?, ?, ?, ?, ?, ?, NULL, NULL, 0)"
 DELIVER = "INSERT OR IGNORE INTO deliveries VALUES (?, ?, ?, ?, ?, 0, ?, ?, NULL, NULL)"
 INDEX_ARRIVALS = """
 INSERT INTO deliveries
-SELECT id, queue_id, CASE WHEN due_at IS NULL THEN 0 ELSE 5 END, priority, key_id, 0, due_at, expires_at, NULL, NULL
+SELECT id, queue_id, CASE WHEN due_at IS NULL THEN 0 ELSE 5 END, priority, key_id, attempts, due_at, expires_at, NULL, NULL
 FROM messages WHERE id > ? AND queue_id IS NOT NULL
 """
 MARK_INDEXED = """
@@ -74,7 +74,7 @@ SELECT heads.id, deliveries.priority FROM (
 ORDER BY deliveries.priority DESC, heads.id LIMIT 1
 """
 READ = """
-SELECT messages.id, routing_keys.key, exchange, deliveries.priority, state, attempts, created_at, deliveries.due_at,
+SELECT messages.id, routing_keys.key, exchange, deliveries.priority, state, deliveries.attempts, created_at, deliveries.due_at,
        deliveries.expires_at, locked_at, settled_at, headers, properties, body, raw_properties
 FROM deliveries JOIN messages ON messages.id = message_id JOIN routing_keys ON routing_keys.id = messages.key_id
 WHERE deliveries.queue_id = ?
@@ -123,7 +123,7 @@ class SqliteMessageStore:
         assert first_id is not None
         # What is the same for all is written into the statement, as numbers of our own: there is less to bind for each.
         same = int(queue_id), int(now_ms), "NULL" if expires_at is None else int(expires_at)
-        statement = "INSERT INTO messages VALUES (NULL, {}, '', ?, 0, {}, NULL, {}, NULL, ?, ?, NULL, NULL)".format(*same)
+        statement = "INSERT INTO messages VALUES (NULL, {}, '', ?, 0, {}, NULL, {}, NULL, ?, ?, NULL, NULL, 0)".format(*same)
         connection.executemany(statement, contents[1:])  # a null id is the last one plus one
         self.index_arrivals(connection)
         return range(first_id, first_id + len(contents))

@@ -1,7 +1,6 @@
-"""A definitions file taken into a running broker, and what a broker has as such a file.
+"""Import of a definitions file into a running broker.
 
-Whatever a file names is added, nothing is removed, and it can come twice. What contradicts the broker is found before
-anything is changed.
+An import adds and never removes, and can be repeated. A file that contradicts the broker is refused before anything changes.
 """
 
 from __future__ import annotations
@@ -9,8 +8,8 @@ from __future__ import annotations
 import base64
 import json
 import re
-from collections.abc import Callable, Collection, Iterable, Mapping
-from typing import Any, cast
+from collections.abc import Collection, Iterable, Mapping
+from typing import Any
 
 from holtmq.accounts import DEFAULT_HASHING, HASHES, SALT_BYTES, Permission, TopicPermission, User
 from holtmq.broker.broker import Broker
@@ -18,7 +17,7 @@ from holtmq.broker.vhost import VirtualHost
 from holtmq.errors import DefinitionsError, HoltmqError, InvalidValueError
 from holtmq.queueing.rules import QueueRules
 from holtmq.routing.router import require_exchange_type
-from holtmq.store.ports import JournalPort
+from holtmq.store.null_journal import NullJournal
 from holtmq.table import describe
 from holtmq.topology import DEFAULT_VHOST, Parameter, Topology
 from holtmq.topology.registry import PREDECLARED, refuse_default_exchange, refuse_reserved_name
@@ -28,9 +27,9 @@ RABBITMQS_HASHING = "rabbit_password_hashing_sha256"
 
 
 def import_definitions(broker: Broker, topology: Topology) -> None:
-    """Add vhosts, users, rights, parameters, policies, exchanges, queues and bindings.
+    """Add vhosts, users, permissions, parameters, policies, exchanges, queues and bindings.
 
-    It is done on a copy first: what is refused half-way there has changed nothing here.
+    The import is rehearsed on a copy of the broker, so that an invalid file changes nothing.
     """
     _refuse_contradictions(broker, topology)
     try:
@@ -43,24 +42,14 @@ def import_definitions(broker: Broker, topology: Topology) -> None:
 
 
 def _copy_of(broker: Broker) -> Broker:
-    """A broker with the same topology and accounts, which writes nothing down."""
-    copy = Broker(cast("JournalPort", NoJournal()), is_strict_unbind=broker.is_strict_unbind)
+    """Return a broker with the same topology and accounts that stores nothing."""
+    copy = Broker(NullJournal(), is_strict_unbind=broker.is_strict_unbind)
     for vhost in broker.vhosts.values():
         same = copy.vhosts[vhost.name] = VirtualHost(vhost.name, copy, vhost.router.to_topology())
         for queue in vhost.queues.values():
             same.open_queue(queue.declared, queue.id, queue.rules)
     copy.authorization.users.update(broker.authorization.users)
     return copy
-
-
-class NoJournal:
-    """Takes everything and keeps nothing."""
-
-    batch = 0
-    has_changes = False
-
-    def __getattr__(self, name: str) -> Callable[..., int]:
-        return lambda *_, **__: 0
 
 
 def _import(broker: Broker, topology: Topology) -> None:
@@ -102,73 +91,8 @@ def _add_accounts(
         broker.set_parameter(parameter)
 
 
-def export_definitions(broker: Broker, vhost: str | None = None) -> dict[str, Any]:
-    """What outlives the broker: of all vhosts, or, as RabbitMQ exports it, of one."""
-    chosen = [broker.vhosts[name] for name in ([vhost] if vhost is not None else sorted(broker.vhosts))]
-    registries = [each.router.registry for each in chosen]
-    accounts = broker.authorization
-    sections = {
-        "users": [user_to_json(user) for user in accounts.users.values()],
-        "vhosts": [{"name": each.name, **each.metadata} for each in chosen],
-        "permissions": [permission_to_json(permission) for permission in accounts.permissions.values()],
-        "topic_permissions": [permission_to_json(permission) for permission in accounts.topic_permissions.values()],
-        "parameters": [parameter_to_json(each) for each in broker.parameters.values() if not each.is_global],
-        "global_parameters": [parameter_to_json(each) for each in broker.parameters.values() if each.is_global],
-    }
-    exchanges = {
-        (part.vhost, part.name): part
-        for registry in registries
-        for part in registry.exchanges.values()
-        if part.durable and part.name not in PREDECLARED
-    }
-    queues = {
-        (part.vhost, part.name): part
-        for registry in registries
-        for part in registry.queues.values()
-        if part.durable and not part.exclusive
-    }
-    lasting = {**exchanges, **{(registry.vhost, name): None for registry in registries for name in PREDECLARED}}
-    bindings = tuple(
-        binding
-        for registry in registries
-        for binding in registry.bindings()
-        if (binding.vhost, binding.source) in lasting
-        and (binding.vhost, binding.destination) in (queues if binding.is_to_queue else lasting)
-    )
-    topology = Topology(
-        tuple(exchanges.values()),
-        tuple(queues.values()),
-        bindings,
-        tuple(policy for registry in registries for policy in registry.policies),
-        tuple((name, json.dumps(entries)) for name, entries in sections.items()),
-    )
-    return topology.to_definitions(vhost=vhost)
-
-
-def user_to_json(user: User) -> dict[str, Any]:
-    return {
-        "name": user.name,
-        "password_hash": user.password_hash,
-        "hashing_algorithm": user.hashing,
-        "tags": list(user.tags),
-        "limits": {},
-    }
-
-
-def permission_to_json(permission: Permission | TopicPermission) -> dict[str, Any]:
-    named = {"user": permission.user, "vhost": permission.vhost}
-    if isinstance(permission, TopicPermission):
-        return {**named, "exchange": permission.exchange, "write": permission.write, "read": permission.read}
-    return {**named, "configure": permission.configure, "write": permission.write, "read": permission.read}
-
-
-def parameter_to_json(parameter: Parameter) -> dict[str, Any]:
-    named = {"name": parameter.name, "value": json.loads(parameter.value)}
-    return named if parameter.is_global else {**named, "vhost": parameter.vhost, "component": parameter.component}
-
-
 def require_pattern(pattern: str, path: str) -> str:
-    """A regular expression, or a refusal."""
+    """Return a regular expression, or raise if it is not valid."""
     try:
         re.compile(pattern)
     except (re.error, OverflowError, RecursionError) as error:
@@ -177,12 +101,12 @@ def require_pattern(pattern: str, path: str) -> str:
 
 
 def tags_of(tags: object, path: str) -> tuple[str, ...]:
-    """The tags of a user, which are an array or, in older files, a text with commas."""
+    """Return the tags of a user: an array or, in older files, a comma-separated string."""
     if isinstance(tags, str):
         return tuple(tag.strip() for tag in tags.split(",") if tag.strip())
     if isinstance(tags, list | tuple) and all(isinstance(tag, str) and "," not in tag for tag in tags):
         return tuple(tags)
-    raise DefinitionsError(path, f"expected an array of strings, or one with commas between the tags, got {tags!r:.60}")
+    raise DefinitionsError(path, f"expected an array of strings, or a comma-separated string, got {tags!r:.60}")
 
 
 def _user(fields: Mapping[str, Any], path: str) -> User:
@@ -193,7 +117,7 @@ def _user(fields: Mapping[str, Any], path: str) -> User:
 
 
 def password_hash(fields: Mapping[str, Any], path: str) -> tuple[str, str]:
-    """The hash of a password and how it was made; a hash that does not say so is RabbitMQ's SHA-256."""
+    """Return the hash of a password and its algorithm, which is RabbitMQ's SHA-256 if none is named."""
     text = fields.get("password_hash", "")
     if not isinstance(text, str):
         raise DefinitionsError(f"{path}.password_hash", f"expected a string, got {describe(text)}")
@@ -245,7 +169,7 @@ def _metadata(entry: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _refuse_contradictions(broker: Broker, topology: Topology) -> None:
-    """Find out what would be refused half-way; declaring what is there already changes nothing."""
+    """Raise if a part of the file is not equivalent to what exists. Redeclaring an equivalent part changes nothing."""
     for kind, parts in (("exchanges", topology.exchanges), ("queues", topology.queues)):
         for place, part in enumerate(parts):
             try:
@@ -267,7 +191,7 @@ def _refuse_contradiction(broker: Broker, kind: str, part: Any) -> None:
         vhost.router.declare_queue(part)
     else:
         if not part.name:
-            raise InvalidValueError("expected a queue with a name, got an empty one")
+            raise InvalidValueError("expected a queue name, got an empty one")
         if not part.name.startswith(SERVER_NAMED):
             refuse_reserved_name(part.name, "queue")
         QueueRules.of(part)

@@ -1,0 +1,74 @@
+"""What the broker needs of the outside: an outlet to each client, and for a queue, the vhost around it.
+
+The broker's journal is a port of the store (`store.ports`). The time is passed to the broker with each turn.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Sequence
+from typing import TYPE_CHECKING, Protocol
+
+from holtmq.broker.queued_message import QueuedMessage
+from holtmq.queueing.dead_letter import DeathReason
+from holtmq.store.ports import JournalPort
+from holtmq.store.records import StoredRow
+
+if TYPE_CHECKING:
+    from holtmq.broker.consumer import Consumer
+    from holtmq.broker.queue import MessageQueue
+
+
+class Outlet(Protocol):
+    """The way to a client: what a channel sends to it. `protocol` implements it."""
+
+    @property
+    def is_writable(self) -> bool:
+        """Whether the client reads fast enough to be sent more messages."""
+
+    def deliver(
+        self, consumer: Consumer, first_tag: int, messages: Sequence[QueuedMessage], redelivered: Collection[int]
+    ) -> None:
+        """Send messages with consecutive delivery tags; `redelivered` has the ids of those delivered before."""
+
+    def confirm(self, tag: int, *, multiple: bool) -> None:
+        """Confirm a published message, or all up to it."""
+
+    def refuse(self, tag: int) -> None:
+        """Tell the publisher that its message was rejected (basic.nack)."""
+
+    def give_back(self, message: QueuedMessage) -> None:
+        """Return a mandatory message that could not be routed."""
+
+    def cancel(self, consumer: Consumer) -> None:
+        """Tell the client that a consumer was cancelled because its queue was deleted."""
+
+
+class QueueHost(Protocol):
+    """What a queue needs of its vhost."""
+
+    @property
+    def journal(self) -> JournalPort: ...
+    @property
+    def now_ms(self) -> int: ...
+    @property
+    def is_short_of_memory(self) -> bool: ...
+    def wake(self, queue: MessageQueue) -> None:
+        """Call the queue's `dispatch` before the turn ends."""
+
+    def starve(self, queue: MessageQueue) -> None:
+        """Wake the queue when the journal has committed more messages."""
+
+    def schedule(self, queue: MessageQueue, at_ms: int) -> None:
+        """Call the queue's `on_time` at the given time."""
+
+    def restore(self, row: StoredRow) -> QueuedMessage:
+        """Turn a stored message into a queued one."""
+
+    def bury(self, message: QueuedMessage, queue: MessageQueue, reason: DeathReason) -> None:
+        """Dead-letter a message if the queue has a dead-letter exchange."""
+
+    def delete_queue(self, queue: MessageQueue) -> int:
+        """Delete a queue and return the number of ready messages that were in it."""
+
+    def unsettled_ids(self, queue: MessageQueue) -> Collection[int]:
+        """Return the ids of the queue's unacknowledged messages."""

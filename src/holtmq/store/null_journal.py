@@ -1,0 +1,59 @@
+"""A journal that keeps nothing, for a broker that only rehearses changes."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from holtmq.store.ports import JournalPort
+from holtmq.store.records import StoredRow
+from holtmq.topology import Queue
+
+
+class NullJournal(JournalPort):
+    """Accept every change and store none."""
+
+    @property
+    def batch(self) -> int:
+        return 0
+
+    @property
+    def has_changes(self) -> bool:
+        return False
+
+    def read(self, queue_id: int, priority: int, after_id: int, limit: int, most_bytes: int) -> Sequence[StoredRow]:
+        return ()
+
+    def read_one(self, queue_id: int, message_id: int) -> Sequence[StoredRow]:
+        return ()
+
+    def next_due(self, after_ms: int) -> int | None:
+        return None
+
+    def take_due(self, after_ms: int, now_ms: int) -> Sequence[tuple[int, StoredRow]]:
+        return ()
+
+    def add_queue(self, queue: Queue) -> int:
+        return 0
+
+    def _ignore(self, *_: object, **__: object) -> None:
+        """Store nothing."""
+
+    add = _ignore
+    remove = _ignore
+    returned = _ignore
+    purge = _ignore
+    forget_queue = _ignore
+    delivered = _ignore
+    add_exchange = _ignore
+    add_binding = _ignore
+    remove_parts = _ignore
+    set_policy = _ignore
+    remove_policy = _ignore
+    set_vhost = _ignore
+    set_parameter = _ignore
+    remove_parameter = _ignore
+    remove_vhost = _ignore
+    set_user = _ignore
+    remove_user = _ignore
+    set_permission = _ignore
+    remove_permission = _ignore
