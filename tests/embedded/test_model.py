@@ -41,7 +41,7 @@ class QueueMachine(RuleBasedStateMachine):
         super().__init__()
         self.clock = Clock()
         self.mq = holtmq.open(self.path, clock=self.clock)
-        self.queue = self.mq.declare_queue("q", max_attempts=MAX_ATTEMPTS)
+        self.queue = self.mq.declare_queue("q", max_attempts=MAX_ATTEMPTS, max_priority=5)
         self.model: dict[int, Entry] = {}
         self.held: list[holtmq.Message] = []
 
@@ -86,13 +86,23 @@ class QueueMachine(RuleBasedStateMachine):
             entry = self.model[message_id]
             if pattern is not None and not fits(tuple(split(pattern)), tuple(split(entry.key))):
                 continue
-            if entry.expires is not None and entry.expires <= self.now:
+            if entry.expires is not None and entry.expires < self.now:
                 del self.model[message_id]
                 continue
             entry.state, entry.due = "locked", self.now + int(lease_s * 1000)
             entry.attempts += 1
             return message_id
+        self.model_expire()
         return None
+
+    def model_expire(self) -> None:
+        """Expired messages leave at the head of each priority."""
+        for priority in {entry.priority for entry in self.model.values()}:
+            for message_id in sorted(i for i, e in self.model.items() if (e.state, e.priority) == ("ready", priority)):
+                expires = self.model[message_id].expires
+                if expires is None or expires >= self.now:
+                    break
+                del self.model[message_id]
 
     def model_release(self) -> None:
         for entry in self.model.values():
@@ -163,6 +173,7 @@ class QueueMachine(RuleBasedStateMachine):
     @invariant()
     def same_messages_in_the_same_states(self) -> None:
         names = {"delayed": "ready"}
+        self.model_expire()
         seen = {message.id: message.state for message in self.queue.list_messages()}
         assert seen == {i: names.get(e.state, e.state) for i, e in self.model.items()}
 

@@ -63,7 +63,7 @@ def test_the_routers_table_of_topic_cases_holds_for_pops(mq: holtmq.EmbeddedBrok
 @settings(max_examples=150, deadline=None)
 def test_pops_agree_with_the_naive_matcher(messages: list[tuple[str, int]], wanted: list[str]) -> None:
     with holtmq.open(":memory:") as mq:
-        queue = mq.queue("q")
+        queue = mq.declare_queue("q", max_priority=9)
         ids = [queue.put(key, key, priority=priority) for key, priority in messages]
         expected = [
             (-priority, message_id)
@@ -90,7 +90,7 @@ def test_a_pattern_of_many_keys_finds_what_lies_deep_in_the_queue(mq: holtmq.Emb
 
 def test_what_becomes_ready_before_the_place_last_looked_at_is_found(mq: holtmq.EmbeddedBroker, clock: Clock) -> None:
     """The place up to which nothing was found is kept; whatever becomes ready before it must be seen all the same."""
-    queue = mq.queue("q")
+    queue = mq.declare_queue("q", max_priority=9)
     wanted = [f"wanted.k{n}" for n in range(60)]
     queue.put_many([(f"early {key}", key) for key in wanted])
     queue.put_many([("noise", "noise")] * 1000)

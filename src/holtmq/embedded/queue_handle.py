@@ -1,17 +1,21 @@
-"""A queue of a HoltMQ file: put, pop, settle, look, tidy up. Every call is a transaction of its own, or a part of yours."""
+"""A handle to a queue of a HoltMQ file: put, pop, settle, inspect, prune. Each call is a transaction, or a part of yours."""
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import replace
 from sqlite3 import Connection
 from typing import TYPE_CHECKING, TypeAlias
 
 from holtmq.body import Content, encode
 from holtmq.embedded.message import STATE_NAMES, Message, StateName, message_of
-from holtmq.embedded.settings import QueueSettings
-from holtmq.errors import InvalidValueError, LeaseLostError, NotFoundError, QueueFullError
-from holtmq.store.records import DeliveryState
-from holtmq.table import FieldValue, describe, require_short_string
+from holtmq.errors import InvalidValueError, LeaseLostError, NotFoundError, PreconditionFailedError, QueueFullError
+from holtmq.queueing.delivery_count import DELIVERY_COUNT
+from holtmq.queueing.overflow import is_full
+from holtmq.queueing.rules import QueueRules
+from holtmq.queueing.terms import is_expired, terms_of
+from holtmq.store.records import DeliveryState, NewMessage, StoredMessage
+from holtmq.table import FieldValue, Table, describe, require_short_string
 
 if TYPE_CHECKING:
     from holtmq.embedded.embedded_broker import EmbeddedBroker
@@ -20,13 +24,13 @@ LEASE_S = 60.0
 LISTED = 1000
 LONGEST_WAIT_MS = 60_000.0
 INDEX_EVERY = 500
-"""Puts in a row after which the messages are indexed, so that no later pop has to do it for very many at once."""
+"""Puts in a row after which messages are indexed, so that a later pop does not have to index very many at once."""
 Key: TypeAlias = str | Sequence[str]
 Patterns: TypeAlias = str | Sequence[str] | None
 
 
 class QueueHandle:
-    """Made by `Embedded.queue`; holds nothing but the name, so any number may stand for one queue."""
+    """A queue of an open file, as returned by `EmbeddedBroker.queue`. Handles hold no state besides the name."""
 
     def __init__(self, name: str, owner: EmbeddedBroker) -> None:
         self.name = name
@@ -43,47 +47,103 @@ class QueueHandle:
         ttl_ms: int | None = None,
         delay_s: float = 0,
     ) -> int:
-        """Add a message; its id. When this returns the message is in the file."""
+        """Add a message and return its id. When the call returns, the message is in the file.
+
+        `ttl_ms` is the time after which the message expires; `delay_s` is the time before it becomes available.
+        A `priority` needs a queue with priorities (`max_priority`).
+        """
         owner, key, now = self._owner, as_key(routing_key), self._owner.now_ms()
-        queue_id, settings = owner.queue_of(self.name)
-        if settings.max_length is None:
-            message = owner.new_message(content, key, settings, now, headers, priority, ttl_ms, delay_s)
+        queue_id, rules = owner.queue_of(self.name)
+        if not rules.limits_length:
+            message = self._new_message(content, key, rules, now, headers, priority, ttl_ms, delay_s)
             message_id = self._messages.append_alone(message, queue_id, now, owner.versions)
             if message_id is not None:
                 self._index_now_and_then()
                 owner.bell.ring()
                 return message_id
-        with owner.working(self.name) as (connection, queue_id, settings):
-            self._require_room(queue_id, settings, 1)
-            message = owner.new_message(content, key, settings, now, headers, priority, ttl_ms, delay_s)
-            message_id = self._messages.append(connection, message, queue_id, now)
-        owner.bell.ring()
+        message_id = None
+        try:
+            with owner.looking(self.name) as (connection, queue_id, rules):
+                message = self._new_message(content, key, rules, now, headers, priority, ttl_ms, delay_s)
+                refusal = self._refusal(connection, [message], key, now)
+                if refusal is None:
+                    message_id = self._messages.append(connection, message, queue_id, now)
+                    owner.intake.drop_excess(connection, self.name, now)
+        finally:
+            owner.bell.ring()
+        if refusal is not None:
+            raise refusal
+        assert message_id is not None
         return message_id
 
+    def _new_message(
+        self,
+        content: Content,
+        key: str,
+        rules: QueueRules,
+        now: int,
+        headers: Mapping[str, FieldValue] | None,
+        priority: int | None,
+        ttl_ms: int | None,
+        delay_s: float,
+    ) -> NewMessage:
+        message = self._owner.new_message(content, key, now, headers, priority, ttl_ms, delay_s)
+        if priority and not rules.max_priority:
+            raise InvalidValueError(
+                f"queue {self.name!r} has no priorities, got priority {priority}: declare the queue with max_priority"
+            )
+        if priority or ttl_ms is not None or rules.message_ttl_ms is not None:
+            message.expires_at, message.priority = terms_of(rules, priority, ttl_ms, None, now)
+        return message
+
     def put_many(self, messages: Iterable[tuple[Content, Key]]) -> range:
-        """Add messages, each with its key, all or none of them; their ids."""
+        """Add messages, each with its routing key, and return their ids. Either all are added or none is."""
         owner, now = self._owner, self._owner.now_ms()
-        with owner.working(self.name) as (connection, queue_id, settings):
+        with owner.working(self.name) as (connection, queue_id, rules):
             known = owner.keys.ids.get
+            given = list(messages)
             contents = [
-                ((isinstance(key, str) and known(key)) or owner.intern(as_key(key)), *encode(content))
-                for content, key in messages
+                ((isinstance(key, str) and known(key)) or owner.intern(as_key(key)), *encode(content)) for content, key in given
             ]
-            self._require_room(queue_id, settings, len(contents))
-            expires_at = None if settings.ttl_ms is None else now + settings.ttl_ms
-            ids = self._messages.append_many(connection, contents, queue_id, now, expires_at)
+            expires_at, _ = terms_of(rules, None, None, None, now)
+            refusal = None
+            if rules.limits_length:
+                owner.intake.expire(connection, now)
+                new = [NewMessage(key_id, body, properties=properties) for key_id, properties, body in contents]
+                refusal = self._refusal(connection, new, [as_key(key) for _, key in given], now)
+            ids = range(0)
+            if refusal is None:
+                ids = self._messages.append_many(connection, contents, queue_id, now, expires_at)
+                owner.intake.drop_excess(connection, self.name, now)
         owner.bell.ring()
+        if refusal is not None:
+            raise refusal
         return ids
 
-    def pop(self, pattern: Patterns = None, *, lease_s: float = LEASE_S, wait_s: float = 0) -> Message | None:
-        """Lock the first message that is ready, of those whose key fits the pattern, or one of several.
+    def _refusal(
+        self, connection: Connection, messages: list[NewMessage], keys: str | list[str], now: int
+    ) -> QueueFullError | None:
+        """Return the error to raise if the queue rejects the messages; they are dead-lettered first if it says so.
 
-        None where there is none, if need be after waiting. It comes back to the queue when the lease runs out.
+        The error is raised after the transaction, which would otherwise be rolled back together with the dead letters.
+        """
+        try:
+            self._owner.intake.require_room(connection, self.name, [len(message.body) for message in messages])
+        except QueueFullError as error:
+            for message, key in zip(messages, [keys] if isinstance(keys, str) else keys, strict=True):
+                self._owner.intake.bury_rejected(connection, message, key, self.name, now)
+            return error
+        return None
+
+    def pop(self, pattern: Patterns = None, *, lease_s: float = LEASE_S, wait_s: float = 0) -> Message | None:
+        """Lock and return the first ready message whose routing key matches the pattern (or one of several patterns).
+
+        Return None if there is none, after waiting up to `wait_s`. When the lease expires, the message returns to the queue.
         """
         return next(iter(self.pop_many(1, pattern, lease_s=lease_s, wait_s=wait_s)), None)
 
     def pop_many(self, most: int, pattern: Patterns = None, *, lease_s: float = LEASE_S, wait_s: float = 0) -> list[Message]:
-        """Lock up to `most` messages that are ready, in their order."""
+        """Lock and return up to `most` ready messages, in order."""
         if most < 1 or lease_s <= 0:
             raise InvalidValueError(f"expected at least one message and a lease above 0 s, got {most} and {lease_s} s")
         patterns = as_patterns(pattern)
@@ -97,11 +157,11 @@ class QueueHandle:
             self._wait(mark, left_ms)
 
     def listen(self) -> int:
-        """A mark for `pop_or_wait`: what happens after it wakes."""
+        """Return a mark for `pop_or_wait`: whatever happens after it wakes the caller."""
         return self._owner.bell.listen()
 
     def pop_or_wait(self, mark: int, patterns: Sequence[str], *, lease_s: float) -> Message | None:
-        """A message if there is one, or None after something happened since the mark: it is time to look again."""
+        """Return a message, or None after something has changed since the mark: the caller must check again."""
         claimed = self._claim(1, list(patterns), lease_s)
         if claimed:
             return claimed[0]
@@ -109,43 +169,45 @@ class QueueHandle:
         return None
 
     def wake(self) -> None:
-        """Let those who wait look again."""
+        """Wake all waiting callers, which then check again."""
         self._owner.bell.ring()
 
     def peek(self, pattern: Patterns = None) -> Message | None:
-        """The message that a pop would give, untouched."""
-        with self._owner.working(self.name) as (connection, queue_id, settings):
-            self._release_due(connection, queue_id, settings)
+        """Return the message that `pop` would return, without locking it."""
+        with self._owner.looking(self.name) as (connection, queue_id, rules):
+            self._release_due(connection, queue_id, rules)
             ids = self._messages.find_ready(connection, queue_id, as_patterns(pattern), 1)
             return next((message_of(stored, self) for stored in self._messages.read(queue_id, ids)), None)
 
     def get(self, message_id: int) -> Message | None:
-        """A message of this queue by its id, whatever its state."""
-        with self._owner.working(self.name) as (_, queue_id, _settings):
+        """Return a message of this queue by its id, in any state."""
+        with self._owner.looking(self.name) as (_, queue_id, _settings):
             return next((message_of(stored, self) for stored in self._messages.read(queue_id, [message_id])), None)
 
     def ack(self, message: Message) -> None:
-        with self._owner.settling(self.name) as (connection, queue_id, settings):
-            if settings.retention_ms:
+        """Acknowledge a locked message: remove it, or keep it as done if the queue has a retention."""
+        with self._owner.settling(self.name) as (connection, queue_id, rules):
+            if rules.retention_ms:
                 self._settle(connection, queue_id, message, DeliveryState.DONE)
-                self._messages.forget_done(connection, queue_id, self._owner.now_ms() - settings.retention_ms)
+                self._messages.forget_done(connection, queue_id, self._owner.now_ms() - rules.retention_ms)
             elif not self._messages.remove_mine(connection, queue_id, message.id, message.attempts):
                 raise self._lease_lost(message)
 
     def fail(self, message: Message) -> None:
+        """Mark a locked message as failed. It stays in the queue until it is retried or pruned."""
         with self._owner.settling(self.name) as (connection, queue_id, _):
             self._settle(connection, queue_id, message, DeliveryState.FAILED)
 
     def retry(self, message: Message | int, *, delay_s: float = 0) -> None:
-        """Make a message ready again: one that is locked by its holder, or one that is done, failed or dead by its id."""
+        """Make a message ready again: a locked one by its holder, or a done, failed or dead one by its id."""
         due = self._owner.now_ms() + round(delay_s * 1000) if delay_s > 0 else None
         state = DeliveryState.DELAYED if due else DeliveryState.READY
-        with self._owner.working(self.name) as (connection, queue_id, settings):
+        with self._owner.working(self.name) as (connection, queue_id, rules):
             if isinstance(message, Message) and message.state == "locked":
                 if not self._messages.settle_mine(connection, queue_id, message.id, message.attempts, state, due_at=due):
                     raise self._lease_lost(message)
-                if settings.max_attempts is not None and message.attempts >= settings.max_attempts:
-                    self._owner.bury(connection, self.name, message.id, "delivery_limit")
+                if rules.is_exhausted(message.attempts):
+                    self._owner.intake.bury(connection, self.name, message.id, "delivery_limit", self._owner.now_ms())
             else:
                 message_id = message if isinstance(message, int) else message.id
                 self._require_settled(message_id)
@@ -153,6 +215,7 @@ class QueueHandle:
         self._owner.bell.ring()
 
     def extend(self, message: Message, lease_s: float) -> Message:
+        """Extend the lease of a locked message to `lease_s` from now, and return the message with the new lease."""
         due = self._owner.now_ms() + round(lease_s * 1000)
         with self._owner.working(self.name) as (connection, queue_id, _):
             if not self._messages.settle_mine(
@@ -164,81 +227,76 @@ class QueueHandle:
         return extended
 
     def list_messages(self, state: StateName | None = None, *, limit: int = LISTED) -> list[Message]:
-        """Messages in a state, or in any, oldest first."""
-        with self._owner.working(self.name) as (_connection, queue_id, _):
+        """Return the messages in a state, or in any state, oldest first."""
+        with self._owner.looking(self.name) as (_connection, queue_id, _):
             return [message_of(stored, self) for stored in self._messages.find(queue_id, states_of(state), limit)]
 
     def list_locked(self, longer_than_s: float, *, limit: int = LISTED) -> list[Message]:
-        """Messages that have been locked for longer than this."""
+        """Return the messages that have been locked for longer than this."""
         before = self._owner.now_ms() - round(longer_than_s * 1000)
-        with self._owner.working(self.name) as (_connection, queue_id, _):
+        with self._owner.looking(self.name) as (_connection, queue_id, _):
             found = self._messages.find(queue_id, [DeliveryState.LOCKED], limit, locked_before_ms=before)
             return [message_of(stored, self) for stored in found]
 
     def size(self, state: StateName = "ready") -> int:
-        """How many messages are in a state."""
-        with self._owner.working(self.name) as (_connection, queue_id, _):
+        """Return the number of messages in a state."""
+        with self._owner.looking(self.name) as (_connection, queue_id, _):
             counts = self._messages.count(queue_id)
         return sum(counts.get(one, 0) for one in states_of(state))
 
     def empty(self) -> bool:
-        """Whether a pop would find nothing."""
+        """Return whether `pop` would find no message."""
         return self.peek() is None
 
     def full(self) -> bool:
-        """Whether a put would be refused."""
-        with self._owner.working(self.name) as (_connection, queue_id, settings):
-            most = settings.max_length
-            return most is not None and self._messages.count_ready(queue_id, most + 1) >= most
+        """Return whether the queue has no room for an empty message, so that a put is rejected or drops the oldest."""
+        with self._owner.looking(self.name) as (connection, queue_id, rules):
+            return rules.limits_length and is_full(rules, *self._messages.measure(connection, queue_id), 0)
 
     def prune(self, older_than_s: float = 0, *, states: Sequence[StateName] = ("done", "failed", "dead")) -> int:
-        """Remove settled messages that were settled longer ago than this, and those whose time to live is over."""
-        now = self._owner.now_ms()
-        before = now - round(older_than_s * 1000) + (0 if older_than_s else 1)
-        with self._owner.working(self.name) as (connection, queue_id, _):
+        """Remove messages that were settled longer ago than this, and expired ones. Return the number of settled ones."""
+        before = self._owner.now_ms() - round(older_than_s * 1000) + (0 if older_than_s else 1)
+        with self._owner.looking(self.name) as (connection, queue_id, _):
             chosen = [one for name in states for one in states_of(name)]
-            for message_id in self._messages.expired(connection, queue_id, now):
-                self._owner.bury(connection, self.name, message_id, "expired")
             return self._messages.delete(connection, queue_id, chosen, settled_before_ms=before)
 
     def purge(self) -> int:
-        """Remove all messages that are ready, delayed ones included; how many there were."""
+        """Remove all ready messages, including delayed ones, and return their number."""
         with self._owner.working(self.name) as (connection, queue_id, _):
             return self._messages.delete(connection, queue_id, [DeliveryState.READY, DeliveryState.DELAYED])
 
     def __repr__(self) -> str:
-        return f"Queue({self.name!r} in {self._owner.path})"
-
-    def _require_room(self, queue_id: int, settings: QueueSettings, wanted: int) -> None:
-        if settings.max_length is None:
-            return
-        ready = self._messages.count_ready(queue_id, settings.max_length + 1)
-        if ready + wanted > settings.max_length:
-            raise QueueFullError(
-                f"queue {self.name!r} may hold {settings.max_length} ready messages and has {ready}; got {wanted} more"
-            )
+        return f"QueueHandle({self.name!r} in {self._owner.path})"
 
     def _claim(self, most: int, patterns: list[str] | None, lease_s: float) -> list[Message]:
-        with self._owner.working(self.name) as (connection, queue_id, settings):
-            now = self._release_due(connection, queue_id, settings)
+        owner = self._owner
+        with owner.working(self.name) as (connection, queue_id, rules):
+            refuse_unsupported(self.name, rules)
+            now = self._release_due(connection, queue_id, rules)
             lease_until = now + round(lease_s * 1000)
             fresh: list[int] = []
             while len(fresh) < most:
                 claims = self._messages.claim(connection, queue_id, patterns, most - len(fresh), now, lease_until)
-                if not claims:
-                    break
+                if not claims and (fresh or not owner.intake.expire(connection, now)):
+                    break  # nothing is ready, and no message that expired elsewhere came here as a dead letter
                 for claim in claims:
-                    if claim.expires_at is not None and claim.expires_at <= now:
-                        self._owner.bury(connection, self.name, claim.message_id, "expired")
+                    if is_expired(claim.expires_at, now):
+                        owner.intake.bury(connection, self.name, claim.message_id, "expired", now)
                     else:
                         fresh.append(claim.message_id)
             stored = self._messages.read(queue_id, fresh)
-        return [message_of(one, self) for one in stored]
+        return [self._delivered(each, rules) for each in stored]
 
-    def _release_due(self, connection: Connection, queue_id: int, settings: QueueSettings) -> int:
+    def _delivered(self, stored: StoredMessage, rules: QueueRules) -> Message:
+        message = message_of(stored, self)
+        if not rules.is_quorum or stored.attempts < 2:
+            return message
+        return replace(message, headers=Table.of({**message.headers, DELIVERY_COUNT: stored.attempts - 1}))
+
+    def _release_due(self, connection: Connection, queue_id: int, rules: QueueRules) -> int:
         now = self._owner.now_ms()
-        for message_id in self._messages.release_due(connection, queue_id, now, settings.max_attempts):
-            self._owner.bury(connection, self.name, message_id, "delivery_limit")
+        for message_id in self._messages.release_due(connection, queue_id, now, rules.delivery_limit):
+            self._owner.intake.bury(connection, self.name, message_id, "delivery_limit", now)
         return now
 
     def _settle(self, connection: Connection, queue_id: int, message: Message, state: DeliveryState) -> None:
@@ -247,9 +305,11 @@ class QueueHandle:
             raise self._lease_lost(message)
 
     def _wait(self, mark: int, longest_ms: float) -> None:
-        """Wait for a message to come, or to become ready because its time has come."""
-        due = self._messages.next_due(self._owner.queue_of(self.name)[0])
-        wait_ms = longest_ms if due is None else min(longest_ms, max(due - self._owner.now_ms(), 1))
+        """Wait for a new message, for a delayed one to become available, or for a message of any queue to expire."""
+        now = self._owner.now_ms()
+        due, expiry = self._messages.next_due(self._owner.queue_of(self.name)[0]), self._messages.next_expiry(now)
+        events = [at for at in (due, None if expiry is None else expiry + 1) if at is not None]
+        wait_ms = min([longest_ms, *(max(at - now, 1) for at in events)])
         self._owner.bell.wait(mark, wait_ms / 1000)
 
     def _index_now_and_then(self) -> None:
@@ -257,7 +317,7 @@ class QueueHandle:
         if self._owner.unindexed_puts >= INDEX_EVERY:
             self._owner.unindexed_puts = 0
             with self._owner.working(self.name):
-                pass  # to begin is to index
+                pass  # entering the transaction indexes the messages
 
     def _lease_lost(self, message: Message) -> LeaseLostError:
         return LeaseLostError(
@@ -273,8 +333,22 @@ class QueueHandle:
             raise LeaseLostError(f"message {message_id} of queue {self.name!r} is locked; its holder can retry it")
 
 
+def refuse_unsupported(name: str, rules: QueueRules) -> None:
+    """Raise if consuming a queue needs a broker: the embedded library knows neither idle queues nor active consumers."""
+    if rules.is_single_active:
+        raise PreconditionFailedError(
+            f"queue {name!r} has a single active consumer (x-single-active-consumer), which only a broker supports: "
+            "consume it through `holtmq serve`, or declare it without this argument"
+        )
+    if rules.expires_ms is not None:
+        raise PreconditionFailedError(
+            f"queue {name!r} expires when it is unused for {rules.expires_ms} ms (x-expires, or a policy), which only a "
+            "broker supports: consume it through `holtmq serve`, or declare it without this argument"
+        )
+
+
 def as_key(key: Key) -> str:
-    """A routing key given whole or as its segments."""
+    """Return a routing key that is given as a string or as its segments."""
     if isinstance(key, str):
         return key
     if not isinstance(key, Sequence) or not all(isinstance(segment, str) for segment in key):
@@ -283,7 +357,7 @@ def as_key(key: Key) -> str:
 
 
 def as_patterns(pattern: Patterns) -> list[str] | None:
-    """One pattern, several, or none, which asks for any message."""
+    """Return one pattern or several as a list, or None for any message."""
     if pattern is None:
         return None
     patterns = list(pattern) if isinstance(pattern, list | tuple) else [pattern]

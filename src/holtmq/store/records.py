@@ -1,4 +1,4 @@
-"""The values that pass between a store and those who use it; the same whatever the store is made of."""
+"""The values that pass between a store and its users, independent of the store's technology."""
 
 from __future__ import annotations
 
@@ -12,13 +12,13 @@ from holtmq.topology import Topology
 Durability: TypeAlias = Literal["full", "normal", "off"]
 """What a call that returned survives: `full` a power cut, `normal` and `off` a killed process."""
 ID_CLOCK_BITS = 20
-"""Ids only grow, and tell the time of arrival: they start at the clock's milliseconds shifted by this."""
+"""Message ids only grow. They start at the time of arrival in milliseconds, shifted left by this number of bits."""
 IN_MEMORY, ALONE, SHARED = 0, 1, 2
-"""Where a broker has filed a message: nowhere; as one row that names its only queue; or with a row for each queue."""
+"""Where the broker has stored a message: not at all, as one row that names its only queue, or with a row for each queue."""
 
 
 class DeliveryState(IntEnum):
-    """Where a message stands in a queue. To the user a delayed message is a ready one that is not to be had yet."""
+    """The state of a message in a queue. The API shows a delayed message as ready."""
 
     READY = 0
     LOCKED = 1
@@ -30,7 +30,7 @@ class DeliveryState(IntEnum):
 
 @dataclass(slots=True)
 class NewMessage:
-    """A message on its way into the file."""
+    """A message to be stored. Its properties are JSON, or AMQP's encoding in `raw_properties`."""
 
     key_id: int
     body: bytes
@@ -39,17 +39,26 @@ class NewMessage:
     headers: str | None = None
     properties: str | None = None
     due_at: int | None = None
+    """When a delayed message becomes available."""
     expires_at: int | None = None
+    raw_properties: bytes | None = None
 
     def row(self, queue_id: int | None, now_ms: int) -> tuple[object, ...]:
         return (
             now_ms << ID_CLOCK_BITS, queue_id, self.exchange, self.key_id, self.priority, now_ms, self.due_at,
-            self.expires_at, self.headers, self.properties, self.body,
+            self.expires_at, self.headers, self.properties, self.body, self.raw_properties,
         )  # fmt: skip
 
 
+class QueueHead(NamedTuple):
+    """The first ready message of a queue."""
+
+    message_id: int
+    expires_at: int | None
+
+
 class ClaimedMessage(NamedTuple):
-    """A message that was locked for the caller; `attempts` is what proves it when the message is settled."""
+    """A message locked for the caller. `attempts` proves the ownership when the message is settled."""
 
     message_id: int
     attempts: int
@@ -57,7 +66,7 @@ class ClaimedMessage(NamedTuple):
 
 
 class StoredMessage(NamedTuple):
-    """A message in a queue, as it stands in the file."""
+    """A message in a queue, as stored."""
 
     id: int
     routing_key: str
@@ -74,11 +83,11 @@ class StoredMessage(NamedTuple):
     properties: str | None
     body: bytes
     raw_properties: bytes | None
-    """What a broker that wrote the message has instead of headers and properties."""
+    """AMQP's encoding of headers and properties, if the broker wrote the message or it is a dead letter."""
 
 
 class StoredRow(NamedTuple):
-    """A message of a queue as the file has it. One that the embedded library put has JSON instead of AMQP's own bytes."""
+    """A stored message, as the broker reads it. A message of the embedded library has JSON instead of `raw_properties`."""
 
     id: int
     exchange: str
@@ -94,13 +103,13 @@ class StoredRow(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class QueueState:
-    """What the file has of a queue."""
+    """The stored state of a queue."""
 
     id: int
     counts: dict[int, int]
     """Ready messages by priority."""
     size: int
-    """The bytes of their bodies, where the queue has a limit to them."""
+    """Bytes of their bodies, if the queue has a limit in bytes."""
     delivered_to: int
     next_expiry: int | None
 
@@ -111,5 +120,5 @@ class Recovered:
     queues: Mapping[tuple[str, str], QueueState]
     """By vhost and name."""
     last_id: int
-    """The highest id of a message so far."""
+    """The highest message id so far."""
     next_queue_id: int

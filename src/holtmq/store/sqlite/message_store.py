@@ -1,7 +1,7 @@
-"""Messages and their deliveries: appended, claimed, settled. Rules of queues (limits, dead letters) are the caller's.
+"""Messages and their deliveries in a SQLite file: append, claim, settle. The rules of queues are the caller's.
 
-A put appends one row to `messages` and touches nothing else; deliveries and their indexes are made for many messages at
-once, by whoever looks first (`index_arrivals`). Methods get the connection of the caller's transaction, and the time.
+A put appends one row to `messages` and nothing else. Deliveries and their indexes are made for many messages at once, by
+the first reader (`index_arrivals`). Methods take the connection of the caller's transaction, and the time.
 """
 
 from __future__ import annotations
@@ -10,21 +10,22 @@ import json
 import sqlite3
 from collections.abc import Iterable, Sequence
 
-from holtmq.store.records import ClaimedMessage, DeliveryState, NewMessage, StoredMessage
+from holtmq.queueing.terms import Terms
+from holtmq.store.records import ClaimedMessage, DeliveryState, NewMessage, QueueHead, StoredMessage
 from holtmq.store.sqlite.database import SqliteDatabase
 from holtmq.store.sqlite.keys import Frontier, KeyPattern, RoutingKeys
 
 MANY_KEYS = 50
-"""From so many keys on, a pattern is answered by looking at the ready messages in their order before asking key by key."""
+"""A pattern that matches at least this many keys scans ready messages in order before it looks up each key."""
 LOOK_AHEAD = 4000
 LOOK_STEP = 10
 
 
 NEXT_ID = "max(?, (SELECT coalesce(max(id), 0) + 1 FROM messages), (SELECT indexed_to + 1 FROM state))"
-APPEND = f"INSERT INTO messages VALUES ({NEXT_ID}, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, NULL, NULL, 0)"
+APPEND = f"INSERT INTO messages VALUES ({NEXT_ID}, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, NULL, 0)"
 # An exchange is never null: where topology or keys are of another version the statement fails, and nothing is written.
 CURRENT_EXCHANGE = "(SELECT ? FROM state WHERE topology_version = ? AND keys_version = ?)"
-APPEND_IF_CURRENT = f"INSERT INTO messages VALUES ({NEXT_ID}, ?, {CURRENT_EXCHANGE}, ?, ?, ?, ?, ?, ?, ?, ?, NULL, NULL, 0)"
+APPEND_IF_CURRENT = f"INSERT INTO messages VALUES ({NEXT_ID}, ?, {CURRENT_EXCHANGE}, ?, ?, ?, ?, ?, ?, ?, ?, ?, NULL, 0)"
 DELIVER = "INSERT OR IGNORE INTO deliveries VALUES (?, ?, ?, ?, ?, 0, ?, ?, NULL, NULL)"
 INDEX_ARRIVALS = """
 INSERT INTO deliveries
@@ -81,6 +82,20 @@ WHERE deliveries.queue_id = ?
 """
 FREE_MESSAGE = "DELETE FROM messages WHERE id = ? AND NOT EXISTS (SELECT 1 FROM deliveries WHERE message_id = ?)"
 LONG_DONE = "SELECT message_id FROM deliveries WHERE queue_id = ? AND state = 2 AND settled_at < ? LIMIT 10"
+MEASURE = """
+SELECT count(*), coalesce(sum(length(body)), 0)
+FROM deliveries JOIN messages ON messages.id = message_id WHERE deliveries.queue_id = ? AND state = 0
+"""
+HEAD = """
+SELECT message_id, expires_at FROM deliveries INDEXED BY ready
+WHERE queue_id = ? AND state = 0 AND priority = ? ORDER BY message_id LIMIT 1
+"""
+QUEUES_WITH_EXPIRED = """
+SELECT DISTINCT queue_id FROM deliveries INDEXED BY expiring WHERE expires_at IS NOT NULL AND expires_at < ? AND state = 0
+"""
+NEXT_EXPIRY = """
+SELECT min(expires_at) FROM deliveries INDEXED BY expiring WHERE expires_at IS NOT NULL AND expires_at >= ? AND state = 0
+"""
 MINE = "WHERE message_id = ? AND queue_id = ? AND state = 1 AND attempts = ?"
 HIGHEST_PRIORITY = 255
 
@@ -89,9 +104,12 @@ class SqliteMessageStore:
     def __init__(self, database: SqliteDatabase, keys: RoutingKeys) -> None:
         self._database = database
         self._keys = keys
+        self._measured: dict[int, tuple[tuple[int, int], int, int]] = {}
+        """By queue: when it was measured, its ready messages and their bytes."""
+        database.on_rollback.append(self.forget)
 
     def append_alone(self, message: NewMessage, queue_id: int, now_ms: int, versions: tuple[int, int]) -> int | None:
-        """Put a message into a queue as a transaction of its own; None where topology or keys are not what they were."""
+        """Put a message into a queue, as a transaction of its own. Return None if the topology or the keys have changed."""
         clock_id, queue, exchange, *others = message.row(queue_id, now_ms)
         try:
             return self._database.insert_alone(APPEND_IF_CURRENT, (clock_id, queue, exchange, *versions, *others))
@@ -112,16 +130,16 @@ class SqliteMessageStore:
         now_ms: int,
         expires_at: int | None,
     ) -> range:
-        """Put messages (key id, properties, body) into a queue, in their order; their ids follow on one another.
+        """Put messages (key id, properties, body) into a queue, in order, with consecutive ids.
 
-        Plain tuples instead of `NewMessage`: this is the way for very many (benchmarks/embedded.py).
+        The arguments are plain tuples instead of `NewMessage` for the sake of bulk loads (benchmarks/embedded.py).
         """
         if not contents:
             return range(0)
         first = NewMessage(contents[0][0], contents[0][2], properties=contents[0][1], expires_at=expires_at)
         first_id = connection.execute(APPEND, first.row(queue_id, now_ms)).lastrowid
         assert first_id is not None
-        # What is the same for all is written into the statement, as numbers of our own: there is less to bind for each.
+        # Values shared by all rows are part of the statement, as integers of our own: fewer parameters to bind for each row.
         same = int(queue_id), int(now_ms), "NULL" if expires_at is None else int(expires_at)
         statement = "INSERT INTO messages VALUES (NULL, {}, '', ?, 0, {}, NULL, {}, NULL, ?, ?, NULL, NULL, 0)".format(*same)
         connection.executemany(statement, contents[1:])  # a null id is the last one plus one
@@ -132,46 +150,37 @@ class SqliteMessageStore:
         self,
         connection: sqlite3.Connection,
         message: NewMessage,
-        deliveries: Iterable[tuple[int, int, int | None]],
+        deliveries: Iterable[tuple[int, Terms]],
         now_ms: int,
     ) -> int:
-        """Put a message into several queues, each with its own priority and expiry, and its body once."""
+        """Put a message into several queues, each with its own priority and expiry. The body is stored once."""
         message_id = connection.execute(APPEND, message.row(None, now_ms)).lastrowid
         assert message_id is not None
         state = DeliveryState.READY if message.due_at is None else DeliveryState.DELAYED
         rows = [
-            (message_id, queue_id, state, priority, message.key_id, message.due_at, expires_at)
-            for queue_id, priority, expires_at in deliveries
+            (message_id, queue_id, state, terms.priority, message.key_id, message.due_at, terms.expires_at)
+            for queue_id, terms in deliveries
         ]
         connection.executemany(DELIVER, rows)
         if any(row[3] for row in rows):
             connection.execute(CHANGE_ORDER)
         return message_id
 
-    def deliver_again(
-        self, connection: sqlite3.Connection, message_id: int, queue_id: int, stored: StoredMessage, expires_at: int | None
-    ) -> None:
-        """Put a message that is in the file already into one more queue."""
-        key_id = self._keys.intern(stored.routing_key)
-        row = (message_id, queue_id, DeliveryState.READY, stored.priority, key_id, None, expires_at)
-        connection.execute(DELIVER, row)
-        connection.execute(CHANGE_ORDER)
-
     def index_arrivals(self, connection: sqlite3.Connection) -> None:
-        """Make the deliveries of messages that were only appended so far."""
+        """Create the deliveries of messages that were only appended so far."""
         indexed_to, newest = connection.execute("SELECT indexed_to, (SELECT max(id) FROM messages) FROM state").fetchone()
         if newest is not None and newest > indexed_to:
             connection.execute(INDEX_ARRIVALS, (indexed_to,))
             connection.execute(MARK_INDEXED, (newest, indexed_to))
 
-    def release_due(self, connection: sqlite3.Connection, queue_id: int, now_ms: int, max_attempts: int | None) -> list[int]:
-        """Make ready what waited long enough, and what was locked for too long; the ids of those tried too often."""
+    def release_due(self, connection: sqlite3.Connection, queue_id: int, now_ms: int, delivery_limit: int | None) -> list[int]:
+        """Make delayed messages and those with an expired lease ready. Return the ids of those over the delivery limit."""
         due = connection.execute("SELECT 1 FROM deliveries WHERE queue_id = ? AND due_at <= ? LIMIT 1", (queue_id, now_ms))
         if due.fetchone() is None:
             return []
         exhausted = connection.execute(
-            "SELECT message_id FROM deliveries WHERE queue_id = ? AND due_at <= ? AND state = 1 AND attempts >= ?",
-            (queue_id, now_ms, max_attempts if max_attempts is not None else 2**62),
+            "SELECT message_id FROM deliveries WHERE queue_id = ? AND due_at <= ? AND state = 1 AND attempts > ?",
+            (queue_id, now_ms, delivery_limit if delivery_limit is not None else 2**62),
         ).fetchall()
         connection.execute(
             "UPDATE deliveries SET state = 0, due_at = NULL, locked_at = NULL WHERE queue_id = ? AND due_at <= ?",
@@ -181,7 +190,7 @@ class SqliteMessageStore:
         return [message_id for (message_id,) in exhausted]
 
     def next_due(self, queue_id: int) -> int | None:
-        """When the next delayed message becomes ready, or the next lease runs out."""
+        """Return when the next delayed message becomes ready, or the next lease expires."""
         query = "SELECT min(due_at) FROM deliveries WHERE queue_id = ? AND due_at IS NOT NULL"
         with self._database.lock() as connection:
             return connection.execute(query, (queue_id,)).fetchone()[0]  # type: ignore[no-any-return]
@@ -195,7 +204,7 @@ class SqliteMessageStore:
         now_ms: int,
         lease_until: int,
     ) -> list[ClaimedMessage]:
-        """Lock the first ready messages, of those whose key fits one of the patterns if there are any, in their order."""
+        """Lock the first ready messages, in order; with patterns, only those whose key matches one of them."""
         if patterns is None and limit == 1:
             claimed = connection.execute(CLAIM_FIRST, (lease_until, now_ms, queue_id, queue_id)).fetchall()
         else:
@@ -208,7 +217,7 @@ class SqliteMessageStore:
     def find_ready(
         self, connection: sqlite3.Connection, queue_id: int, patterns: Sequence[str] | None, limit: int
     ) -> list[int]:
-        """The ids of the first ready messages. With patterns it may be fewer than there are, but one if there is any."""
+        """Return the ids of the first ready messages. With patterns the list may be incomplete, but not empty if any match."""
         if patterns is None:
             return [row[0] for row in connection.execute(READY_IN_ORDER, (queue_id, limit))]
         pattern = self._keys.matching(patterns)
@@ -220,9 +229,9 @@ class SqliteMessageStore:
         return self._scan_ready(connection, queue_id, pattern, limit)
 
     def _scan_ready(self, connection: sqlite3.Connection, queue_id: int, pattern: KeyPattern, limit: int) -> list[int]:
-        """Walk the ready messages in their order, from where the last walk found that nothing before fits.
+        """Scan the ready messages in order, starting where the previous scan stopped finding matches.
 
-        If nothing is found within reach, ask key by key; that costs the same however long the queue is.
+        If none is found within `LOOK_AHEAD`, look up each key: the cost of that does not depend on the queue's length.
         """
         (order_version,) = connection.execute("SELECT order_version FROM state").fetchone()
         frontier = pattern.frontiers.get(queue_id)
@@ -251,7 +260,7 @@ class SqliteMessageStore:
         return found[:limit]
 
     def read(self, queue_id: int, message_ids: Sequence[int]) -> list[StoredMessage]:
-        """Messages of a queue by their ids, in that order; those that are not there are left out."""
+        """Return messages of a queue by their ids, in that order, without those that do not exist."""
         query = READ + " AND message_id = ?"
         with self._database.lock() as connection:
             rows = [connection.execute(query, (queue_id, message_id)).fetchone() for message_id in message_ids]
@@ -260,7 +269,7 @@ class SqliteMessageStore:
     def find(
         self, queue_id: int, states: Sequence[DeliveryState], limit: int, locked_before_ms: int | None = None
     ) -> list[StoredMessage]:
-        """Messages of a queue in some states, oldest first."""
+        """Return the messages of a queue in the given states, oldest first."""
         query = (
             READ + " AND state IN (SELECT value FROM json_each(?)) AND (? IS NULL OR locked_at < ?) ORDER BY message_id LIMIT ?"
         )
@@ -269,19 +278,52 @@ class SqliteMessageStore:
             return [StoredMessage(*row) for row in connection.execute(query, parameters)]
 
     def count(self, queue_id: int) -> dict[DeliveryState, int]:
-        """How many messages of a queue are in each state."""
+        """Return the number of messages of a queue in each state."""
         with self._database.lock() as connection:
             rows = connection.execute("SELECT state, count(*) FROM deliveries WHERE queue_id = ? GROUP BY state", (queue_id,))
             return {DeliveryState(state): number for state, number in rows}
 
-    def count_ready(self, queue_id: int, most: int) -> int:
-        """How many messages of a queue are ready, counted up to `most`."""
-        query = "SELECT count(*) FROM (SELECT 1 FROM deliveries WHERE queue_id = ? AND state = 0 LIMIT ?)"
+    def measure(self, connection: sqlite3.Connection, queue_id: int) -> tuple[int, int]:
+        """Return the number of ready messages of a queue and the bytes of their bodies.
+
+        A queue with a length limit is measured at every put. The result is kept until something changes the file.
+        """
+        known = self._measured.get(queue_id)
+        if known is not None and known[0] == self._change_mark(connection):
+            return known[1], known[2]
+        count, size = connection.execute(MEASURE, (queue_id,)).fetchone()
+        self.remember_measure(connection, queue_id, count, size)
+        return count, size
+
+    def remember_measure(self, connection: sqlite3.Connection, queue_id: int, count: int, size: int) -> None:
+        """Keep the measure of a queue as it is after the changes that the caller has just made."""
+        self._measured[queue_id] = (self._change_mark(connection), count, size)
+
+    def _change_mark(self, connection: sqlite3.Connection) -> tuple[int, int]:
+        """Return a value that changes with every change of the file, by this process or another."""
+        (version,) = connection.execute("PRAGMA data_version").fetchone()
+        return version, connection.total_changes
+
+    def forget(self) -> None:
+        """Discard all cached measures, because a transaction was rolled back."""
+        self._measured.clear()
+
+    def head(self, connection: sqlite3.Connection, queue_id: int, priority: int) -> QueueHead | None:
+        """Return the first ready message of a priority."""
+        row = connection.execute(HEAD, (queue_id, priority)).fetchone()
+        return QueueHead(*row) if row else None
+
+    def queues_with_expired(self, connection: sqlite3.Connection, now_ms: int) -> list[int]:
+        """Return the ids of the queues that have ready messages whose TTL has passed."""
+        return [queue_id for (queue_id,) in connection.execute(QUEUES_WITH_EXPIRED, (now_ms,))]
+
+    def next_expiry(self, now_ms: int) -> int | None:
+        """Return the time at which the next ready message of any queue expires."""
         with self._database.lock() as connection:
-            return int(connection.execute(query, (queue_id, most)).fetchone()[0])
+            return connection.execute(NEXT_EXPIRY, (now_ms,)).fetchone()[0]  # type: ignore[no-any-return]
 
     def remove_mine(self, connection: sqlite3.Connection, queue_id: int, message_id: int, attempts: int) -> bool:
-        """Remove a message that this caller locked; False where it is not locked by this caller any more."""
+        """Remove a message that the caller has locked. Return False if the caller no longer holds the lock."""
         mine = connection.execute(f"DELETE FROM deliveries {MINE}", (message_id, queue_id, attempts)).rowcount == 1
         if mine:
             connection.execute(FREE_MESSAGE, (message_id, message_id))
@@ -298,7 +340,7 @@ class SqliteMessageStore:
         due_at: int | None = None,
         settled_at: int | None = None,
     ) -> bool:
-        """Change the state of a message that this caller locked; False where it is not locked by this caller any more."""
+        """Change the state of a message that the caller has locked. Return False if the caller no longer holds the lock."""
         changed = connection.execute(
             f"UPDATE deliveries SET state = ?, due_at = ?, settled_at = ? {MINE}",
             (state, due_at, settled_at, message_id, queue_id, attempts),
@@ -335,7 +377,7 @@ class SqliteMessageStore:
         states: Sequence[DeliveryState],
         settled_before_ms: int | None = None,
     ) -> int:
-        """Remove the messages of a queue in some states, those settled before a time if one is given."""
+        """Remove the messages of a queue in the given states, optionally only those settled before a time."""
         removed = connection.execute(
             "DELETE FROM deliveries WHERE queue_id = ? AND state IN (SELECT value FROM json_each(?)) "
             "AND (? IS NULL OR settled_at < ?) RETURNING message_id",
@@ -345,10 +387,6 @@ class SqliteMessageStore:
         return len(removed)
 
     def forget_done(self, connection: sqlite3.Connection, queue_id: int, settled_before_ms: int) -> None:
-        """Remove a few of the messages that have been done for longer; called often, it keeps up."""
+        """Remove a few messages that were acknowledged before this time. Called at every acknowledgement, it keeps up."""
         for (message_id,) in connection.execute(LONG_DONE, (queue_id, settled_before_ms)).fetchall():
             self.remove(connection, queue_id, message_id)
-
-    def expired(self, connection: sqlite3.Connection, queue_id: int, now_ms: int) -> list[int]:
-        query = "SELECT message_id FROM deliveries WHERE queue_id = ? AND state IN (0, 5) AND expires_at <= ?"
-        return [message_id for (message_id,) in connection.execute(query, (queue_id, now_ms))]

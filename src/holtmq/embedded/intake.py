@@ -1,0 +1,173 @@
+"""How messages enter the queues of a file, and how they leave them dead: the rules of `queueing`, applied to the store.
+
+A message that enters a queue may push another one out of it, which may enter a further queue as a dead letter, and so on.
+Such chains go through a work list within the caller's transaction.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Callable, Mapping
+from sqlite3 import Connection
+from typing import TypeAlias
+
+from holtmq.errors import QueueFullError
+from holtmq.queueing.dead_letter import DeadLetter, DeathReason, dead_letter
+from holtmq.queueing.overflow import is_full, is_too_long
+from holtmq.queueing.rules import QueueRules
+from holtmq.queueing.stored_properties import raw_properties_of
+from holtmq.queueing.terms import Terms, is_expired, terms_of
+from holtmq.routing import Router
+from holtmq.store.records import DeliveryState, NewMessage
+from holtmq.store.sqlite.keys import RoutingKeys
+from holtmq.store.sqlite.message_store import SqliteMessageStore
+from holtmq.wire.content import Properties
+
+Queues: TypeAlias = Mapping[str, tuple[int, QueueRules]]
+"""The queues of the vhost: by name, the id in the file and the rules."""
+
+
+class Intake:
+    """Applies the queue rules. Every method works within the caller's transaction, whose connection and time it is given."""
+
+    def __init__(
+        self, messages: SqliteMessageStore, keys: RoutingKeys, router: Callable[[], Router], queues: Callable[[], Queues]
+    ) -> None:
+        self._messages = messages
+        self._keys = keys
+        self._router = router
+        self._queues = queues
+        self._dead_letters: deque[tuple[DeadLetter, bytes]] = deque()
+        self._is_burying = False
+
+    def enter(
+        self, connection: Connection, message: NewMessage, routing_key: str, targets: Mapping[str, Terms], now_ms: int
+    ) -> tuple[int | None, list[str]]:
+        """Put a message into queues. Return its id, or None if no queue accepted it, and the queues that rejected it."""
+        accepted: dict[str, Terms] = {}
+        for name, terms in targets.items():
+            queue_id, rules = self._queues()[name]
+            if rules.limits_length and rules.overflow != "drop-head":
+                count, size = self._messages.measure(connection, queue_id)
+                if is_full(rules, count, size, len(message.body)):
+                    if rules.overflow == "reject-publish-dlx":
+                        self._bury_unstored(connection, message, routing_key, name, now_ms)
+                    continue
+            accepted[name] = terms
+        message_id = None
+        if accepted:
+            deliveries = [(self._queues()[name][0], terms) for name, terms in accepted.items()]
+            message_id = self._messages.publish(connection, message, deliveries, now_ms)
+            for name in accepted:
+                self.drop_excess(connection, name, now_ms)
+        return message_id, [name for name in targets if name not in accepted]
+
+    def require_room(self, connection: Connection, name: str, sizes: list[int]) -> None:
+        """Raise `QueueFullError` if the queue rejects messages and has no room for all of these."""
+        queue_id, rules = self._queues()[name]
+        if not rules.limits_length or rules.overflow == "drop-head" or not sizes:
+            return
+        count, size = self._messages.measure(connection, queue_id)
+        if is_full(rules, count + len(sizes) - 1, size + sum(sizes[:-1]), sizes[-1]):
+            limits = [f"{rules.max_length} messages"] if rules.max_length is not None else []
+            limits += [f"{rules.max_length_bytes} bytes"] if rules.max_length_bytes is not None else []
+            raise QueueFullError(
+                f"queue {name!r} is full: it holds {count} ready messages ({size} bytes) of at most {' and '.join(limits)}, "
+                f"so that {len(sizes)} more ({sum(sizes)} bytes) do not fit"
+            )
+
+    def drop_excess(self, connection: Connection, name: str, now_ms: int) -> None:
+        """Drop messages from the head of a queue until it is within its limits."""
+        queue_id, rules = self._queues()[name]
+        if not rules.limits_length:
+            return
+        count, size = self._messages.measure(connection, queue_id)
+        while count and is_too_long(rules, count, size):
+            (message_id,) = self._messages.find_ready(connection, queue_id, None, 1)
+            count, size = count - 1, size - self.bury(connection, name, message_id, "maxlen", now_ms)
+        self._messages.remember_measure(connection, queue_id, count, size)
+
+    def expire(self, connection: Connection, now_ms: int) -> bool:
+        """Dead-letter the expired messages at the head of every queue. Return whether there were any."""
+        queue_ids = self._messages.queues_with_expired(connection, now_ms)
+        if not queue_ids:
+            return False
+        names = {queue_id: name for name, (queue_id, _) in self._queues().items()}
+        expired = [self._expire_head(connection, names[each], now_ms) for each in queue_ids if each in names]
+        return any(expired)
+
+    def _expire_head(self, connection: Connection, name: str, now_ms: int) -> bool:
+        queue_id, rules = self._queues()[name]
+        has_expired = False
+        for priority in range(rules.max_priority, -1, -1):
+            while (head := self._messages.head(connection, queue_id, priority)) is not None:
+                if not is_expired(head.expires_at, now_ms):
+                    break
+                self.bury(connection, name, head.message_id, "expired", now_ms)
+                has_expired = True
+        return has_expired
+
+    def bury(self, connection: Connection, name: str, message_id: int, reason: DeathReason, now_ms: int) -> int:
+        """Remove a message that died in a queue, dead-letter it if the queue says so, and return the size of its body.
+
+        Without a dead-letter exchange, a message that reached the delivery limit stays in the file as dead, for inspection.
+        """
+        queue_id, rules = self._queues()[name]
+        (stored,) = self._messages.read(queue_id, [message_id])
+        if rules.dead_letter_exchange is None and reason == "delivery_limit":
+            self._messages.set_state(connection, queue_id, message_id, DeliveryState.DEAD, settled_at=now_ms)
+            return len(stored.body)
+        properties = Properties(raw_properties_of(stored))
+        self._messages.remove(connection, queue_id, message_id)
+        self._send_on(connection, properties, stored.exchange, stored.routing_key, stored.body, name, reason, now_ms)
+        return len(stored.body)
+
+    def bury_rejected(self, connection: Connection, message: NewMessage, routing_key: str, name: str, now_ms: int) -> None:
+        """Dead-letter a message that a full queue rejected, if the queue's overflow behaviour says so."""
+        if self._queues()[name][1].overflow == "reject-publish-dlx":
+            self._bury_unstored(connection, message, routing_key, name, now_ms)
+
+    def _bury_unstored(self, connection: Connection, message: NewMessage, routing_key: str, name: str, now_ms: int) -> None:
+        properties = Properties(raw_properties_of(message))
+        self._send_on(connection, properties, message.exchange, routing_key, message.body, name, "maxlen", now_ms)
+
+    def _send_on(
+        self,
+        connection: Connection,
+        properties: Properties,
+        exchange: str,
+        routing_key: str,
+        body: bytes,
+        queue: str,
+        reason: DeathReason,
+        now_ms: int,
+    ) -> None:
+        rules, exchanges = self._queues()[queue][1], self._router().registry.exchanges
+        letter = dead_letter(
+            properties, exchange, routing_key,
+            queue=queue, rules=rules, exchanges=exchanges, reason=reason, now_ms=now_ms,
+        )  # fmt: skip
+        if letter is None:
+            return
+        self._dead_letters.append((letter, body))
+        if self._is_burying:
+            return
+        self._is_burying = True
+        try:
+            while self._dead_letters:
+                self._publish_dead_letter(connection, *self._dead_letters.popleft(), now_ms)
+        finally:
+            self._is_burying = False
+            self._dead_letters.clear()  # left over only if the transaction fails as a whole
+
+    def _publish_dead_letter(self, connection: Connection, letter: DeadLetter, body: bytes, now_ms: int) -> None:
+        route = self._router().resolve_unpublished(letter.exchange, letter.routing_keys, letter.headers)
+        priority = Properties(letter.raw_properties).priority
+        targets = {
+            name: terms_of(self._queues()[name][1], priority, None, route.entries.get(name), now_ms)
+            for name in route.queues
+            if not letter.is_cycle(name)
+        }
+        key = letter.routing_keys[0]
+        message = NewMessage(self._keys.intern(key), body, letter.exchange, raw_properties=letter.raw_properties)
+        self.enter(connection, message, key, targets, now_ms)
