@@ -190,7 +190,6 @@ class MessageQueue:
             self._host.wake(self)
         if self.rules.limits_length and self._is_too_long():
             self.dispatch()
-            self._drop_excess()
         return True
 
     def dispatch(self) -> None:
@@ -214,6 +213,8 @@ class MessageQueue:
                     consumer.channel.deliver(consumer, mine, redelivered)
             self._turn += len(messages)
         self._settle_pace()
+        if self.rules.limits_length:
+            self._drop_excess()  # what was too new to be read from the file when it came may be there now
         if handed >= BUSY_MESSAGES or (handed and memory - self._memory >= BUSY_BYTES):
             self._busy_until = self._host.now_ms + BUSY_MS
 

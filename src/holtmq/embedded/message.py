@@ -1,4 +1,4 @@
-"""A message as the user holds it: what it says, how it stands, and the ways to settle it."""
+"""A message as the embedded library returns it: its content, its state, and the ways to settle it."""
 
 from __future__ import annotations
 
@@ -20,10 +20,10 @@ StateName: TypeAlias = Literal["ready", "locked", "done", "failed", "dead"]
 
 @dataclass(frozen=True, slots=True)
 class Message:
-    """A message in a queue. `ack`, `fail`, `retry` and `extend` are for whoever popped it, until its lease runs out."""
+    """A message in a queue. The caller that popped it can settle it until the lease expires."""
 
     id: int
-    """Grows with the order of arrival; its upper bits are the time of arrival."""
+    """Ids grow in the order of arrival. The upper bits are the time of arrival."""
     body: bytes
     routing_key: str
     exchange: str
@@ -32,36 +32,42 @@ class Message:
     priority: int
     state: StateName
     attempts: int
-    """How often it was claimed, this time included."""
+    """Number of deliveries, including this one."""
     created_at: datetime
     locked_at: datetime | None
     lease_until: datetime | None
-    """Until when it is locked; of a delayed message, from when on it can be had."""
+    """When the lease expires; for a delayed message, when it becomes available."""
     expires_at: datetime | None
     settled_at: datetime | None
     queue: QueueHandle = field(repr=False, compare=False)
 
     @property
     def text(self) -> str:
+        """The body, decoded as UTF-8."""
         return self.body.decode()
 
     def json(self) -> Any:
+        """Return the body, decoded as JSON."""
         return json.loads(self.body)
 
     def ack(self) -> None:
-        """The work is done: the message is gone, or kept as done for as long as the queue retains."""
+        """Acknowledge the message: remove it, or keep it as done if the queue has a retention."""
         self.queue.ack(self)
 
     def fail(self) -> None:
-        """The work can't be done: the message is kept as failed, until somebody retries it or prunes it."""
+        """Mark the message as failed. It stays in the queue until it is retried or pruned."""
         self.queue.fail(self)
 
+    def reject(self) -> None:
+        """Reject the message: it goes to the queue's dead-letter exchange, or is dropped if there is none."""
+        self.queue.reject(self)
+
     def retry(self, delay_s: float = 0) -> None:
-        """The work is to be done again, not before `delay_s`; a message that was tried too often is dead instead."""
+        """Return the message to the queue, available after `delay_s`. At the delivery limit it is dead-lettered instead."""
         self.queue.retry(self, delay_s=delay_s)
 
     def extend(self, lease_s: float) -> Message:
-        """Keep the message locked for `lease_s` from now on."""
+        """Extend the lease to `lease_s` from now, and return the message with the new lease."""
         return self.queue.extend(self, lease_s)
 
 
@@ -88,7 +94,7 @@ def message_of(stored: StoredMessage, queue: QueueHandle) -> Message:
 
 
 def _properties_of(stored: StoredMessage) -> tuple[Table, Table]:
-    """Headers and other properties, as the embedded library wrote them or as a broker did."""
+    """Return headers and other properties, written by the embedded library (JSON) or the broker (AMQP)."""
     if stored.raw_properties is None:
         return from_text(stored.headers), from_text(stored.properties)
     properties = Properties(stored.raw_properties).to_dict()

@@ -198,6 +198,14 @@ class QueueHandle:
         with self._owner.settling(self.name) as (connection, queue_id, _):
             self._settle(connection, queue_id, message, DeliveryState.FAILED)
 
+    def reject(self, message: Message) -> None:
+        """Reject a locked message: it goes to the queue's dead-letter exchange, or is dropped if there is none."""
+        with self._owner.settling(self.name) as (connection, queue_id, _):
+            if not self._messages.is_mine(connection, queue_id, message.id, message.attempts):
+                raise self._lease_lost(message)
+            self._owner.intake.bury(connection, self.name, message.id, "rejected", self._owner.now_ms())
+        self._owner.bell.ring()
+
     def retry(self, message: Message | int, *, delay_s: float = 0) -> None:
         """Make a message ready again: a locked one by its holder, or a done, failed or dead one by its id."""
         due = self._owner.now_ms() + round(delay_s * 1000) if delay_s > 0 else None

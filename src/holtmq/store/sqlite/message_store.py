@@ -329,6 +329,11 @@ class SqliteMessageStore:
             connection.execute(FREE_MESSAGE, (message_id, message_id))
         return mine
 
+    def is_mine(self, connection: sqlite3.Connection, queue_id: int, message_id: int, attempts: int) -> bool:
+        """Return whether the caller still holds the lock of a message."""
+        row = connection.execute(f"SELECT 1 FROM deliveries {MINE}", (message_id, queue_id, attempts)).fetchone()
+        return row is not None
+
     def settle_mine(
         self,
         connection: sqlite3.Connection,
