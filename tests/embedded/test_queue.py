@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Any
 
 import pytest
 
 import holtmq
 from holtmq.embedded import QueueHandle
+from holtmq.store.sqlite.declarations import SqliteDeclarations
 from tests.embedded.conftest import Clock
 
 
@@ -289,6 +291,82 @@ def test_a_full_queue_refuses_and_nothing_is_added(mq: holtmq.EmbeddedBroker) ->
         queue.put("c")
     queue.pop()
     queue.put("c")  # only ready messages count
+
+
+@pytest.mark.parametrize(
+    ("arguments", "named"),
+    [({"x-single-active-consumer": True}, "x-single-active-consumer"), ({"x-expires": 60_000}, "x-expires")],
+)
+def test_what_only_a_broker_can_do_is_refused_by_name(mq: holtmq.EmbeddedBroker, arguments: Any, named: str) -> None:
+    with pytest.raises(holtmq.PreconditionFailedError, match=named):
+        mq.declare_queue("q", arguments=arguments)
+
+
+def test_a_policy_that_only_a_broker_can_follow_is_refused_by_name(mq: holtmq.EmbeddedBroker) -> None:
+    queue = mq.queue("q")
+    queue.put("m")
+    SqliteDeclarations(mq.database).set_policy(holtmq.Policy("idle", "^q$", {"expires": 1000}, "queues"))
+    with pytest.raises(holtmq.PreconditionFailedError, match="queue 'q' expires when it is unused for 1000 ms"):
+        queue.pop()
+    with pytest.raises(holtmq.PreconditionFailedError, match="expires"):
+        mq.consumer("q")
+    queue.put("still accepted")
+
+
+def test_a_rejected_put_to_a_queue_with_dead_letters_keeps_the_dead_letter(mq: holtmq.EmbeddedBroker) -> None:
+    arguments = {"x-overflow": "reject-publish-dlx"}
+    queue, dead = mq.declare_queue("q", max_length=1, dead_letter_queue="dead", arguments=arguments), mq.declare_queue("dead")
+    queue.put("a")
+    with pytest.raises(holtmq.QueueFullError):
+        queue.put("b", "k")
+    with pytest.raises(holtmq.QueueFullError):
+        queue.put_many([("c", "k"), ("d", "k")])
+    letters = dead.pop_many(5)
+    assert [letter.text for letter in letters] == ["b", "c", "d"]
+    assert [(death["reason"], death["routing-keys"]) for letter in letters for death in deaths(letter)] == [
+        ("maxlen", ("k",))
+    ] * 3
+
+
+def test_a_length_limit_counts_what_other_processes_put(tmp_path: Path) -> None:
+    """The measure of a queue is cached; two that have the file open must notice each other's changes."""
+    with holtmq.open(tmp_path / "a.db", durability="off") as one, holtmq.open(tmp_path / "a.db", durability="off") as other:
+        here = one.declare_queue("q", arguments={"x-max-length": 3, "x-max-length-bytes": 8})
+        there = other.queue("q")
+        for text in ("aa", "bb", "cc", "dd"):
+            here.put(text)
+        there.put("ee")
+        here.put("ff")
+        message = there.pop()
+        assert message is not None
+        message.ack()
+        here.put("gggg")
+        assert [each.text for each in there.pop_many(9)] == ["ee", "ff", "gggg"]
+        here.put("hh")
+        here.put("ii")
+        assert there.size() == 2
+
+
+def test_a_rejected_message_is_dead_lettered_once(mq: holtmq.EmbeddedBroker) -> None:
+    queue, dead = mq.declare_queue("q", dead_letter_queue="dead"), mq.declare_queue("dead")
+    queue.put("m")
+    message = queue.pop()
+    assert message is not None
+    message.reject()
+    with pytest.raises(holtmq.LeaseLostError):
+        message.reject()
+    assert [letter.text for letter in dead.pop_many(5)] == ["m"]
+    assert queue.list_messages() == []
+
+
+def test_an_expired_message_reaches_a_waiting_consumer_of_the_dead_letter_queue(tmp_path: Path) -> None:
+    """Nobody touches the first queue: the consumer of the second one moves its expired messages."""
+    with holtmq.open(tmp_path / "a.db", durability="off") as mq:
+        delay, work = mq.declare_queue("delay", ttl_ms=50, dead_letter_queue="work"), mq.declare_queue("work")
+        delay.put("m")
+        message = work.pop(wait_s=30)
+        assert message is not None
+        assert message.text == "m"
 
 
 def done(queue: QueueHandle) -> list[str]:

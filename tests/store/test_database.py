@@ -46,7 +46,7 @@ def test_a_newer_file_is_refused(tmp_path: Path) -> None:
     path = tmp_path / "a.db"
     SqliteDatabase(path, steps=(*STEPS, "CREATE TABLE more (x);")).close()
     newer, known = len(STEPS) + 1, len(STEPS)
-    expected = f"is of version {newer}, written by a newer HoltMQ; expected at most version {known}"
+    expected = f"has schema version {newer}, written by a newer HoltMQ; expected at most {known}"
     with pytest.raises(holtmq.StoreVersionError, match=expected):
         holtmq.open(path)
 
@@ -72,7 +72,7 @@ def test_what_is_no_database_is_refused_and_left_alone(tmp_path: Path) -> None:
     path = tmp_path / "a.db"
     path.write_bytes(b"This is a diary, not a database. " * 100)
     before = path.read_bytes()
-    with pytest.raises(holtmq.NotAStoreError, match="is no database; expected a HoltMQ file, or none"):
+    with pytest.raises(holtmq.NotAStoreError, match="is not a HoltMQ database; expected a HoltMQ database or a new file"):
         holtmq.open(path)
     assert path.read_bytes() == before
 
@@ -81,7 +81,7 @@ def test_the_database_of_another_program_is_refused_and_left_alone(tmp_path: Pat
     path = tmp_path / "a.db"
     sqlite3.connect(path).execute("CREATE TABLE diary (day, words)")
     before = path.read_bytes()
-    with pytest.raises(holtmq.NotAStoreError, match="is a database of another program"):
+    with pytest.raises(holtmq.NotAStoreError, match="belongs to another program"):
         holtmq.open(path)
     assert path.read_bytes() == before
 

@@ -154,7 +154,7 @@ class Broker:
         return Session(self, user, vhost)
 
     def begin(self, now_ms: int) -> None:
-        """Start a turn."""
+        """Start a turn: handle the timers that are due."""
         self.now_ms = now_ms
         self.last_id = max(self.last_id, now_ms << ID_CLOCK_BITS)
         if self._next_due is not None and self._next_due <= now_ms:

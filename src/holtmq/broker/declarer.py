@@ -1,4 +1,4 @@
-"""What a client does to the topology on one channel, with its user's rights."""
+"""What a client declares, binds and deletes on one channel, subject to its user's permissions."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ class Declarer:
         self._last_queue: str | None = None
 
     def queue(self, name: str) -> MessageQueue:
-        """A queue that this client may use; the empty name means the last one declared on this channel."""
+        """Return a queue that this client may use. The empty name means the last queue declared on this channel."""
         queue = self._vhost.queue(self._name(name))
         self._require_access(queue)
         return queue
@@ -37,7 +37,7 @@ class Declarer:
         self._vhost.declare_exchange(exchange)
 
     def require_exchange(self, name: str) -> None:
-        """Passive declare."""
+        """Raise if the exchange does not exist (passive declare)."""
         if name != DEFAULT_EXCHANGE:
             self._vhost.router.registry.exchange(name)
 
@@ -84,14 +84,14 @@ class Declarer:
             raise
 
     def require_queue(self, name: str) -> MessageQueue:
-        """Passive declare."""
+        """Return a queue, or raise if it does not exist (passive declare)."""
         queue = self.queue(name)
         self._last_queue = queue.name
         queue.use()
         return queue
 
     def delete_queue(self, name: str, *, if_unused: bool, if_empty: bool) -> int:
-        """Delete a queue; how many messages went with it."""
+        """Delete a queue and return the number of messages that were in it."""
         name = self._name(name)
         self._session.require("configure", "queue", name)
         queue = self._vhost.queues.get(name)
@@ -100,9 +100,9 @@ class Declarer:
         self._require_access(queue)
         what = f"queue {name!r} in vhost {self._vhost.name!r}"
         if if_unused and queue.consumers:
-            raise PreconditionFailedError(f"{what} in use: expected no consumers, it has {len(queue.consumers)}")
+            raise PreconditionFailedError(f"{what} in use: expected no consumers, got {len(queue.consumers)}")
         if if_empty and queue.message_count:
-            raise PreconditionFailedError(f"{what} not empty: expected no messages, it has {queue.message_count}")
+            raise PreconditionFailedError(f"{what} not empty: expected no messages, got {queue.message_count}")
         return self._vhost.delete_queue(queue)
 
     def purge_queue(self, name: str) -> int:

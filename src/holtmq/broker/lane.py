@@ -10,10 +10,10 @@ from holtmq.broker.queued_message import QueuedMessage
 
 
 class Lane:
-    """First those that came back from consumers, then those in memory, then those that are only in the file.
+    """Requeued messages first, then those in memory, then those that are only in the file (paged).
 
-    A message leaves at the front, so whatever comes back is older than all that is still here; that makes the three parts
-    one order. Once something is paged, all that comes after it is, until the file's part is used up.
+    Messages leave at the head, so a requeued message is older than all others, and the three parts form one order. Once a
+    message is paged, all later ones are too, until the paged part is used up.
     """
 
     __slots__ = ("cursor", "paged", "priority", "ready", "returned")
@@ -23,15 +23,15 @@ class Lane:
         self.returned: list[tuple[int, QueuedMessage]] = []
         self.ready: deque[QueuedMessage] = deque()
         self.paged = 0
-        """How many are only in the file."""
+        """Number of messages that are only in the file."""
         self.cursor = 0
-        """Those in the file have ids above this."""
+        """Paged messages have ids above this one."""
 
     def __len__(self) -> int:
         return len(self.returned) + len(self.ready) + self.paged
 
     def page(self, message: QueuedMessage) -> None:
-        """Count on the file for a message, and for all that come after it."""
+        """Leave a message, and all that follow it, to the file."""
         if not self.paged:
             self.cursor = message.id - 1
         self.paged += 1
@@ -40,7 +40,7 @@ class Lane:
         heapq.heappush(self.returned, (message.id, message))
 
     def first(self) -> QueuedMessage | None:
-        """The next to go, of those in memory."""
+        """Return the next message to leave, if it is in memory."""
         if self.returned:
             return self.returned[0][1]
         return self.ready[0] if self.ready else None
@@ -49,7 +49,7 @@ class Lane:
         return heapq.heappop(self.returned)[1] if self.returned else self.ready.popleft()
 
     def pop_many(self, limit: int) -> list[QueuedMessage]:
-        """Up to so many at once, of those in memory that did not come back."""
+        """Remove and return up to `limit` messages in memory that were not requeued."""
         ready = self.ready
         if limit >= len(ready):
             messages = list(ready)

@@ -1,4 +1,4 @@
-"""One way to publish: to an exchange, by a key, on a channel; remembered with its route for the messages that follow."""
+"""An exchange and routing key to which a channel publishes, cached with the resolved route."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ if TYPE_CHECKING:
 
 
 class Destination(Protocol):
-    """What a message can be put into: a queue, or the one who waits for a reply."""
+    """A destination of messages: a queue, or the consumer of a direct reply."""
 
     name: str
 
@@ -28,6 +28,6 @@ class Publication:
         self.origin = Origin(exchange, routing_key)
         self.is_mandatory = is_mandatory
         self.generation = -1
-        """The state of the vhost that the route was found in; in another one it must be found again."""
+        """The vhost's generation when the route was resolved. In any other generation the route is stale."""
         self.way: Way
         self.reads_headers = False

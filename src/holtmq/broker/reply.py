@@ -1,4 +1,4 @@
-"""Direct reply-to: a consumer without a queue, whom one reply reaches by a name that only the asker's message carries."""
+"""Direct reply-to: a consumer without a queue, addressed by a generated name in the request's reply_to property."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ REPLY_QUEUE = "amq.rabbitmq.reply-to"
 
 
 class ReplyDestination:
-    """What a reply is put into; nothing waits here: who does not listen does not get it."""
+    """The destination of replies. It stores nothing: without a consumer, a reply is dropped."""
 
     def __init__(self, name: str) -> None:
         self.name = name

@@ -1,4 +1,4 @@
-"""A client that is logged in: who it is, which vhost it is in, what belongs to it."""
+"""The session of a logged-in client: its user, its vhost, its channels and its exclusive queues."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ class Session:
             self.broker.churn.channels_closed += 1
 
     def close(self) -> None:
-        """Give back what was not settled, and take exclusive queues along."""
+        """Requeue unacknowledged messages and delete exclusive queues."""
         for number in list(self.channels):
             self.close_channel(number)
         for queue in list(self.exclusive_queues.values()):

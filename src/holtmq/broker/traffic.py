@@ -1,7 +1,7 @@
-"""How many messages went where, counted so that the hot path hardly notices.
+"""Message counters, kept so that they cost the hot path next to nothing.
 
-A channel counts each publish once, at the way that the message took. What leaves a queue is counted by the batch. The rest
-follows: what a queue was given is what it has, what consumers hold, and what is gone.
+A channel counts each published message once, by exchange and set of queues. Deliveries are counted in batches. The other
+numbers are derived: the messages that entered a queue are those in it, those unacknowledged, and those that left it.
 """
 
 from __future__ import annotations
@@ -15,13 +15,13 @@ from holtmq.broker.publication import Destination
 from holtmq.routing.route import Entry
 
 WAYS_KEPT = 1000
-"""So many sets of queues are told apart on a channel; whatever goes another way is counted without their names."""
+"""Number of distinct sets of queues that a channel counts; further sets are counted together, without queue names."""
 FOLDED = 10_000
-"""Of exchanges and queues that are gone, so many are remembered."""
+"""Number of deleted exchanges and queues whose counters are kept."""
 
 
 class Tally:
-    """How many messages went from an exchange to the same queues."""
+    """The number of messages that went from an exchange to one set of queues."""
 
     __slots__ = ("copies", "count", "exchange", "queues")
 
@@ -29,12 +29,12 @@ class Tally:
         self.exchange = exchange
         self.queues = queues
         self.copies = copies
-        """How many queues each message went to, named or not."""
+        """Number of queues that each message went to, named or not."""
         self.count = 0
 
 
 class Way(NamedTuple):
-    """Where messages go, what they get on the way, and who counts them."""
+    """A resolved route: the destinations, what their bindings add, and the counter of the messages."""
 
     destinations: Sequence[Destination]
     entries: Mapping[str, Entry]
@@ -61,28 +61,28 @@ class Tallies:
 
 
 class Counters:
-    """Numbers that can be added up, each to its like."""
+    """Counters that can be added to others of the same kind."""
 
     __slots__ = ()
 
     def add(self, other: Self) -> None:
-        for field in fields(self):  # type: ignore[arg-type]  # those that have fields are dataclasses
+        for field in fields(self):  # type: ignore[arg-type]  # subclasses are dataclasses
             setattr(self, field.name, getattr(self, field.name) + getattr(other, field.name))
 
 
 @dataclass(slots=True)
 class Outflow(Counters):
-    """What left a queue, or what a channel was given. Acknowledgements follow from it: see `acknowledged`."""
+    """The messages that left a queue, or that a channel received. `acknowledged` derives the acknowledgements."""
 
     delivered: int = 0
-    """To consumers that acknowledge."""
+    """Deliveries to consumers that acknowledge."""
     sent: int = 0
-    """To consumers that do not."""
+    """Deliveries to consumers that do not acknowledge."""
     fetched: int = 0
-    """By `get`, to be acknowledged."""
+    """basic.get with acknowledgement."""
     fetched_for_good: int = 0
     fetched_in_vain: int = 0
-    """By `get` on an empty queue."""
+    """basic.get calls that found the queue empty."""
     redelivered: int = 0
     requeued: int = 0
     rejected: int = 0
@@ -93,19 +93,19 @@ class Outflow(Counters):
 
 @dataclass(slots=True)
 class Inflow(Counters):
-    """What publishers did."""
+    """The messages that publishers sent."""
 
     published: int = 0
     confirmed: int = 0
     returned: int = 0
-    """Mandatory, and no queue took it."""
+    """Unroutable and mandatory."""
     dropped: int = 0
-    """Not mandatory, and no queue took it."""
+    """Unroutable and not mandatory."""
 
 
 @dataclass(slots=True)
 class Churn:
-    """What came and went."""
+    """Connections, channels and queues that were opened, created, closed or deleted."""
 
     connections_opened: int = 0
     connections_closed: int = 0
@@ -115,18 +115,18 @@ class Churn:
     queues_created: int = 0
     queues_deleted: int = 0
     bytes_received: int = 0
-    """From connections that are closed."""
+    """Bytes received on connections that are closed."""
     bytes_sent: int = 0
 
 
 class Traffic:
-    """What went through exchanges, by channels that are gone or, once `add`ed, by all."""
+    """The messages that passed through exchanges, on closed channels or, after `add`, on all."""
 
     def __init__(self) -> None:
         self.published: Counter[str] = Counter()
         """By exchange."""
         self.routed: Counter[str] = Counter()
-        """By exchange, each copy counted."""
+        """By exchange, counting each copy."""
         self.pairs: Counter[tuple[str, str]] = Counter()
         """By exchange and queue."""
 
@@ -143,7 +143,7 @@ class Traffic:
         return copied
 
     def forget(self, exchanges: Collection[str], queues: Collection[str]) -> None:
-        """Keep what is still there, where much has been."""
+        """Discard the counters of deleted exchanges and queues once there are many."""
         if len(self.pairs) > FOLDED + len(queues):
             kept = {pair: count for pair, count in self.pairs.items() if pair[0] in exchanges and pair[1] in queues}
             self.pairs = Counter(kept)

@@ -1,4 +1,4 @@
-"""A durable message queue in one SQLite file, in your process or in several, with no server."""
+"""A durable message queue in one SQLite file, shared by any number of processes, without a server."""
 
 from __future__ import annotations
 
@@ -21,9 +21,9 @@ __all__ = ["BackgroundProducer", "CallbackConsumer", "EmbeddedBroker", "Message"
 def open(  # noqa: A001  # holtmq.open reads as it should
     path: str | Path, *, durability: Durability = "full", timeout_s: float = TIMEOUT_S, clock: Callable[[], float] = time
 ) -> EmbeddedBroker:
-    """Open a HoltMQ file, which is made if there is none; ":memory:" keeps everything in memory.
+    """Open a HoltMQ file, creating it if it does not exist. ":memory:" keeps everything in memory.
 
-    `durability` says what a call that returned survives: "full" a power cut, "normal" and "off" a killed process.
-    `timeout_s` is how long to wait while another process has the file locked.
+    `durability` says what completed calls survive: "full" a power failure, "normal" and "off" a killed process.
+    `timeout_s` is the maximum time to wait while another process holds the lock of the file.
     """
     return EmbeddedBroker(path, durability=durability, timeout_s=timeout_s, clock=clock)

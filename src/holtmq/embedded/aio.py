@@ -1,33 +1,45 @@
-"""The embedded library for asyncio: the same calls, made in a thread each, so that the event loop never waits for a disk."""
+"""The embedded library for asyncio. Each call runs in a thread, so that the event loop never waits for the disk."""
 
 from __future__ import annotations
 
 import asyncio
+import time
 from collections.abc import AsyncIterator, Callable, Iterable, Mapping
 from concurrent.futures import Future
 from pathlib import Path
 from types import TracebackType
-from typing import Any, TypeVar
+from typing import TypeVar
 
 from holtmq.body import Content
 from holtmq.embedded.embedded_broker import EmbeddedBroker
 from holtmq.embedded.message import Message, StateName
 from holtmq.embedded.queue_handle import LEASE_S, Key, Patterns, QueueHandle
+from holtmq.store.records import Durability
+from holtmq.store.sqlite.database import TIMEOUT_S
 from holtmq.table import FieldValue
+from holtmq.topology import DEFAULT_EXCHANGE, DestinationType
 
 T = TypeVar("T")
 WAIT_S = 1.0
 
 
 class AsyncEmbeddedBroker:
-    """`async with aio.open("shop.db") as mq`; what is not here is on `mq.embedded`, to be called in a thread."""
+    """An open HoltMQ file for asyncio: `async with holtmq.aio.open("shop.db") as mq`.
 
-    def __init__(self, path: str | Path, **options: Any) -> None:
-        self._path, self._options = path, options
+    Methods are those of `EmbeddedBroker`. The rest of its methods are available on `embedded`, to be called in a thread.
+    """
+
+    def __init__(self, path: str | Path, *, durability: Durability, timeout_s: float, clock: Callable[[], float]) -> None:
+        self._path = path
+        self._durability = durability
+        self._timeout_s = timeout_s
+        self._clock = clock
         self.embedded: EmbeddedBroker
 
     async def __aenter__(self) -> AsyncEmbeddedBroker:
-        self.embedded = await asyncio.to_thread(EmbeddedBroker, self._path, **self._options)
+        self.embedded = await asyncio.to_thread(
+            EmbeddedBroker, self._path, durability=self._durability, timeout_s=self._timeout_s, clock=self._clock
+        )
         return self
 
     async def __aexit__(
@@ -35,88 +47,176 @@ class AsyncEmbeddedBroker:
     ) -> None:
         await asyncio.to_thread(self.embedded.close)
 
-    async def declare_exchange(self, name: str, type: str = "direct", **options: Any) -> None:  # noqa: A002
-        await asyncio.to_thread(self.embedded.declare_exchange, name, type, **options)
+    async def declare_exchange(
+        self,
+        name: str,
+        type: str = "direct",  # noqa: A002  # AMQP's word
+        *,
+        internal: bool = False,
+        auto_delete: bool = False,
+        arguments: Mapping[str, FieldValue] | None = None,
+    ) -> None:
+        """Create an exchange, as `EmbeddedBroker.declare_exchange`."""
+        await asyncio.to_thread(
+            self.embedded.declare_exchange, name, type, internal=internal, auto_delete=auto_delete, arguments=arguments
+        )
 
-    async def declare_queue(self, name: str, **options: Any) -> AsyncQueueHandle:
-        return AsyncQueueHandle(await asyncio.to_thread(self.embedded.declare_queue, name, **options))
+    async def declare_queue(
+        self,
+        name: str,
+        *,
+        max_length: int | None = None,
+        max_length_bytes: int | None = None,
+        max_attempts: int | None = None,
+        max_priority: int | None = None,
+        ttl_ms: int | None = None,
+        dead_letter_queue: str | None = None,
+        retention_s: float = 0,
+        arguments: Mapping[str, FieldValue] | None = None,
+    ) -> AsyncQueueHandle:
+        """Create a queue, as `EmbeddedBroker.declare_queue`."""
+        queue = await asyncio.to_thread(
+            self.embedded.declare_queue, name, max_length=max_length, max_length_bytes=max_length_bytes,
+            max_attempts=max_attempts, max_priority=max_priority, ttl_ms=ttl_ms, dead_letter_queue=dead_letter_queue,
+            retention_s=retention_s, arguments=arguments,
+        )  # fmt: skip
+        return AsyncQueueHandle(queue)
 
-    async def bind(self, queue: str, exchange: str, routing_key: Key = "", **options: Any) -> None:
-        await asyncio.to_thread(self.embedded.bind, queue, exchange, routing_key, **options)
+    async def bind(
+        self,
+        queue: str,
+        exchange: str,
+        routing_key: Key = "",
+        *,
+        arguments: Mapping[str, FieldValue] | None = None,
+        metadata: Mapping[str, FieldValue] | None = None,
+        destination_type: DestinationType = "queue",
+    ) -> None:
+        """Bind a queue or an exchange to an exchange, as `EmbeddedBroker.bind`."""
+        await asyncio.to_thread(
+            self.embedded.bind, queue, exchange, routing_key,
+            arguments=arguments, metadata=metadata, destination_type=destination_type,
+        )  # fmt: skip
 
-    async def unbind(self, queue: str, exchange: str, routing_key: Key = "", **options: Any) -> None:
-        await asyncio.to_thread(self.embedded.unbind, queue, exchange, routing_key, **options)
+    async def unbind(
+        self,
+        queue: str,
+        exchange: str,
+        routing_key: Key = "",
+        *,
+        arguments: Mapping[str, FieldValue] | None = None,
+        destination_type: DestinationType = "queue",
+    ) -> None:
+        """Remove a binding, as `EmbeddedBroker.unbind`."""
+        await asyncio.to_thread(
+            self.embedded.unbind, queue, exchange, routing_key, arguments=arguments, destination_type=destination_type
+        )
 
     async def publish(
         self,
         content: Content,
         routing_key: Key = "",
         *,
-        exchange: str = "",
+        exchange: str = DEFAULT_EXCHANGE,
         headers: Mapping[str, FieldValue] | None = None,
-        **options: Any,
+        priority: int | None = None,
+        ttl_ms: int | None = None,
+        delay_s: float = 0,
     ) -> int | None:
+        """Publish a message to an exchange, as `EmbeddedBroker.publish`."""
         return await asyncio.to_thread(
-            self.embedded.publish, content, routing_key, exchange=exchange, headers=headers, **options
-        )
+            self.embedded.publish, content, routing_key,
+            exchange=exchange, headers=headers, priority=priority, ttl_ms=ttl_ms, delay_s=delay_s,
+        )  # fmt: skip
 
     async def queue(self, name: str) -> AsyncQueueHandle:
+        """Return a handle to a queue, which is created if it does not exist."""
         return AsyncQueueHandle(await asyncio.to_thread(self.embedded.queue, name))
 
 
 class AsyncQueueHandle:
+    """A queue of an open file for asyncio. The synchronous handle is `queue`."""
+
     def __init__(self, queue: QueueHandle) -> None:
         self.queue = queue
 
-    async def put(self, content: Content, routing_key: Key = "", **options: Any) -> int:
-        return await asyncio.to_thread(self.queue.put, content, routing_key, **options)
+    async def put(
+        self,
+        content: Content,
+        routing_key: Key = "",
+        *,
+        headers: Mapping[str, FieldValue] | None = None,
+        priority: int | None = None,
+        ttl_ms: int | None = None,
+        delay_s: float = 0,
+    ) -> int:
+        """Add a message and return its id, as `QueueHandle.put`."""
+        return await asyncio.to_thread(
+            self.queue.put, content, routing_key, headers=headers, priority=priority, ttl_ms=ttl_ms, delay_s=delay_s
+        )
 
     async def put_many(self, messages: Iterable[tuple[Content, Key]]) -> range:
+        """Add messages, all or none of them, as `QueueHandle.put_many`."""
         return await asyncio.to_thread(self.queue.put_many, messages)
 
     async def pop(self, pattern: Patterns = None, *, lease_s: float = LEASE_S, wait_s: float = 0) -> Message | None:
-        """As `Queue.pop`. If this is cancelled while it waits, a message that it gets after all goes back at once."""
+        """Lock and return a message, as `QueueHandle.pop`. After a cancellation, a message claimed too late is returned."""
         return await _cancellable(
             lambda: self.queue.pop(pattern, lease_s=lease_s, wait_s=wait_s), lambda late: late.retry() if late else None
         )
 
     async def pop_many(self, most: int, pattern: Patterns = None, *, lease_s: float = LEASE_S) -> list[Message]:
+        """Lock and return up to `most` messages, as `QueueHandle.pop_many`."""
         return await asyncio.to_thread(self.queue.pop_many, most, pattern, lease_s=lease_s)
 
     async def messages(self, pattern: Patterns = None, *, lease_s: float = LEASE_S) -> AsyncIterator[Message]:
-        """Messages as they come, without end; each is yours to settle."""
+        """Yield messages as they arrive, without end. The caller settles each of them."""
         while True:
             message = await self.pop(pattern, lease_s=lease_s, wait_s=WAIT_S)
             if message is not None:
                 yield message
 
     async def ack(self, message: Message) -> None:
+        """Acknowledge a message."""
         await asyncio.to_thread(message.ack)
 
     async def fail(self, message: Message) -> None:
+        """Mark a message as failed."""
         await asyncio.to_thread(message.fail)
 
+    async def reject(self, message: Message) -> None:
+        """Reject a message: it is dead-lettered, or dropped."""
+        await asyncio.to_thread(message.reject)
+
     async def retry(self, message: Message, delay_s: float = 0) -> None:
+        """Return a message to the queue, available after `delay_s`."""
         await asyncio.to_thread(message.retry, delay_s)
 
     async def size(self, state: StateName = "ready") -> int:
+        """Return the number of messages in a state."""
         return await asyncio.to_thread(self.queue.size, state)
 
 
-def open(path: str | Path, **options: Any) -> AsyncEmbeddedBroker:  # noqa: A001  # as holtmq.open
-    """As `holtmq.open`, for `async with`."""
-    return AsyncEmbeddedBroker(path, **options)
+def open(  # noqa: A001  # as holtmq.open
+    path: str | Path,
+    *,
+    durability: Durability = "full",
+    timeout_s: float = TIMEOUT_S,
+    clock: Callable[[], float] = time.time,
+) -> AsyncEmbeddedBroker:
+    """Open a HoltMQ file, as `holtmq.open`, for `async with`."""
+    return AsyncEmbeddedBroker(path, durability=durability, timeout_s=timeout_s, clock=clock)
 
 
 async def _cancellable(work: Callable[[], T], undo: Callable[[T], None]) -> T:
-    """Run work in a thread; if the caller is cancelled meanwhile, undo what comes of it."""
+    """Run work in a thread. If the caller is cancelled meanwhile, undo the result."""
     loop = asyncio.get_running_loop()
     done: Future[T] = Future()
 
     def run() -> None:
         try:
             done.set_result(work())
-        except BaseException as error:  # noqa: BLE001  # it is raised where the result is awaited
+        except BaseException as error:  # noqa: BLE001  # raised where the result is awaited
             done.set_exception(error)
 
     thread = loop.run_in_executor(None, run)

@@ -1,4 +1,4 @@
-"""Sends in the background. What is sent while one transaction runs goes into the next, together."""
+"""A producer that writes in the background. Messages sent during one transaction share the next one."""
 
 from __future__ import annotations
 
@@ -15,10 +15,12 @@ if TYPE_CHECKING:
 
 MOST_IN_ONE = 1000
 MOST_WAITING = 10_000
-"""Messages that may be on their way; a `send` beyond waits."""
+"""Maximum number of unwritten messages; `send` blocks beyond it."""
 
 
 class BackgroundProducer:
+    """Puts messages into a queue from a thread of its own, as returned by `EmbeddedBroker.producer`."""
+
     def __init__(self, queue: QueueHandle) -> None:
         self.queue = queue
         self._outbox: queues.Queue[tuple[Content, Key, Future[int]] | None] = queues.Queue(MOST_WAITING)
@@ -27,11 +29,11 @@ class BackgroundProducer:
         self._is_closed = False
 
     def send(self, content: Content, routing_key: Key = "") -> Future[int]:
-        """Hand a message over; the future has its id as soon as it is in the file, or the reason why it is not."""
+        """Queue a message for writing. The future returns its id once it is in the file, or raises the error."""
         future: Future[int] = Future()
         with self._lock:
             if self._is_closed:
-                raise StoreClosedError(f"the producer of queue {self.queue.name!r} was closed")
+                raise StoreClosedError(f"the producer of queue {self.queue.name!r} is closed")
             if self._thread is None:
                 self._thread = threading.Thread(target=self._run, name=f"holtmq-producer-{self.queue.name}", daemon=True)
                 self._thread.start()
@@ -39,7 +41,7 @@ class BackgroundProducer:
         return future
 
     def close(self) -> None:
-        """Send what was handed over, then stop."""
+        """Write all queued messages, then stop."""
         with self._lock:
             was_closed, self._is_closed = self._is_closed, True
         if self._thread is not None and not was_closed:
@@ -56,12 +58,12 @@ class BackgroundProducer:
             self._send_all([item for item in batch if item is not None])
 
     def _send_all(self, batch: list[tuple[Content, Key, Future[int]]]) -> None:
-        """Send together; if that is refused, one by one, so that a bad message hurts only its own future."""
+        """Write a batch. If it is refused, write the messages one by one, so that a bad one fails only its own future."""
         if not batch:
             return
         try:
             ids = self.queue.put_many([(content, key) for content, key, _ in batch])
-        except Exception as error:  # noqa: BLE001  # a thread's edge: whatever it is belongs to those who wait
+        except Exception as error:  # noqa: BLE001  # the edge of a thread: every error belongs to the waiting future
             if len(batch) == 1:
                 batch[0][2].set_exception(error)
                 return

@@ -1,7 +1,7 @@
-"""Wakes those who wait for messages: at once within a process, and within a few milliseconds across processes.
+"""Wakes waiting consumers: immediately within a process, and within a few milliseconds across processes.
 
-A writer in this process rings. For the writers of other processes one thread, alive only while somebody waits, looks
-every few milliseconds at the number by which SQLite tells that a file was changed by others; that costs microseconds.
+Writers in this process ring the bell. For writers in other processes a thread, which runs only while someone waits, checks
+SQLite's data version every few milliseconds; each check takes microseconds.
 """
 
 from __future__ import annotations
@@ -22,18 +22,18 @@ class Bell:
         self._watcher: threading.Thread | None = None
 
     def listen(self) -> int:
-        """A mark to wait from: what rings after it is not missed."""
+        """Return a mark for `wait`. No ring after it is missed."""
         return self._rings
 
     def ring(self) -> None:
-        # Every put rings, and mostly nobody waits. A waiter counts itself before it looks at the rings, so none is missed.
+        # Every put rings, mostly without a waiter. A waiter registers before it reads the number of rings, so it misses none.
         self._rings += 1
         if self._waiting:
             with self._condition:
                 self._condition.notify_all()
 
     def wait(self, since: int, timeout_s: float | None) -> bool:
-        """Wait until it rings, unless it rang since the mark already; False where the time is over first."""
+        """Wait until the bell has rung since the mark. Return False on a timeout."""
         deadline = None if timeout_s is None else time.monotonic() + timeout_s
         with self._condition:
             self._waiting += 1
@@ -62,7 +62,7 @@ class Bell:
                 idle = 0 if self._waiting else idle + 1
             try:
                 now = self._data_version()
-            except Exception:  # noqa: BLE001  # the file was closed under us: whoever waits must look for himself
+            except Exception:  # noqa: BLE001  # the file was closed meanwhile: waiters must re-check
                 self.ring()
                 return
             if now != seen:

@@ -1,4 +1,4 @@
-"""Calls back for messages: claimed one by one in threads of its own, acknowledged when the callback returns."""
+"""A consumer with callbacks: messages are claimed in its own threads and acknowledged when the callback returns."""
 
 from __future__ import annotations
 
@@ -22,7 +22,10 @@ log = logging.getLogger(__name__)
 
 
 class CallbackConsumer:
-    """Starts with its first pattern. Of several patterns that fit a message, the one registered first gets it."""
+    """A consumer as returned by `EmbeddedBroker.consumer`. It starts with its first pattern.
+
+    If several patterns match a message, the callback that was registered first receives it.
+    """
 
     def __init__(self, queue: QueueHandle, *, concurrency: int = 1, lease_s: float = 60, back_off_s: float = 1.0) -> None:
         self.queue = queue
@@ -34,12 +37,12 @@ class CallbackConsumer:
         self._stopping = threading.Event()
 
     def on_message(self, pattern: str, callback: Callback) -> CallbackConsumer:
-        """Call back for each message whose key fits the pattern. A callback that raises has its message tried again."""
+        """Call `callback` for each message whose key matches the pattern. If it raises, the message is retried later."""
         matcher = TopicMatcher()
         matcher.add(Binding("", "", pattern))
         self._callbacks = {**self._callbacks, pattern: (matcher, callback)}
         if self._stopping.is_set():
-            raise StoreClosedError(f"the consumer of queue {self.queue.name!r} was closed")
+            raise StoreClosedError(f"the consumer of queue {self.queue.name!r} is closed")
         if not self._threads:
             for number in range(self._concurrency):
                 name = f"holtmq-consumer-{self.queue.name}-{number}"
@@ -49,7 +52,7 @@ class CallbackConsumer:
         return self
 
     def close(self) -> None:
-        """Let the callbacks that are running finish, and take no more messages."""
+        """Stop claiming messages, and wait for the running callbacks."""
         self._stopping.set()
         self.queue.wake()
         for thread in self._threads:
@@ -61,7 +64,7 @@ class CallbackConsumer:
     def _run(self) -> None:
         while not self._stopping.is_set():
             try:
-                mark = self.queue.listen()  # before the patterns are read and the stop is asked for, so that neither is missed
+                mark = self.queue.listen()  # first, so that neither a new pattern nor the stop is missed
                 if self._stopping.is_set():
                     return
                 message = self.queue.pop_or_wait(mark, list(self._callbacks), lease_s=self._lease_s)
@@ -70,15 +73,15 @@ class CallbackConsumer:
             except StoreClosedError:
                 return
             except StoreError:
-                log.exception("consumer of queue %r", self.queue.name)
+                log.exception("consumer of queue %r failed, retrying", self.queue.name)
                 self._stopping.wait(PAUSE_AFTER_ERROR_S)
 
     def _handle(self, message: Message) -> None:
         callback = next(call for matcher, call in self._callbacks.values() if matcher.match(message.routing_key, {}))
         try:
             callback(message)
-        except Exception:  # whatever the user's code raises
-            log.exception("callback for message %d of queue %r", message.id, self.queue.name)
+        except Exception:  # any error of the user's code
+            log.exception("callback failed for message %d of queue %r, retrying later", message.id, self.queue.name)
             delay_s = min(self._back_off_s * 2 ** (message.attempts - 1), LONGEST_BACK_OFF_S)
             self._settle(message, lambda: message.retry(delay_s))
         else:
@@ -90,4 +93,6 @@ class CallbackConsumer:
         except LeaseLostError:
             current = self.queue.get(message.id)
             if current is not None and current.state == "locked":
-                log.warning("message %d of queue %r took longer than its lease", message.id, self.queue.name)
+                log.warning(
+                    "message %d of queue %r took longer than its lease and was delivered again", message.id, self.queue.name
+                )

@@ -1,4 +1,4 @@
-"""How messages enter the queues of a file, and how they leave them dead: the rules of `queueing`, applied to the store.
+"""The rules of `queueing` applied to a file: messages that enter queues, and messages that die in them.
 
 A message that enters a queue may push another one out of it, which may enter a further queue as a dead letter, and so on.
 Such chains go through a work list within the caller's transaction.

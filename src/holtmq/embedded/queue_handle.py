@@ -305,6 +305,8 @@ class QueueHandle:
         now = self._owner.now_ms()
         for message_id in self._messages.release_due(connection, queue_id, now, rules.delivery_limit):
             self._owner.intake.bury(connection, self.name, message_id, "delivery_limit", now)
+        if rules.limits_length:
+            self._owner.intake.drop_excess(connection, self.name, now)  # delayed messages may have become available
         return now
 
     def _settle(self, connection: Connection, queue_id: int, message: Message, state: DeliveryState) -> None:

@@ -1,6 +1,6 @@
-"""What the broker asks of whoever keeps its state beyond the process. Without sockets or files of its own, it sees only this.
+"""The ports of the store: what the broker requires of whatever keeps its state on disk.
 
-Whatever is handed over goes into a batch; when a batch is on disk, the broker is told so (`Broker.committed`).
+Changes are collected in a batch. When a batch is on disk, the server calls `Broker.committed`.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ class StorableProperties(Protocol):
 
 
 class StorableMessage(Protocol):
-    """What the journal has to know of a broker's message."""
+    """What a journal needs to know of a broker's message."""
 
     id: int
     size: int
@@ -40,54 +40,56 @@ class StorableMessage(Protocol):
 
 
 class JournalPort(Protocol):
+    """Keeps declarations, accounts and messages. Changes are durable once their batch is committed."""
+
     @property
     def batch(self) -> int:
         """The number of the batch that is being collected."""
 
     @property
     def has_changes(self) -> bool:
-        """Whether the batch that is being collected has anything in it."""
+        """Whether the batch that is being collected has any changes."""
 
     def add(self, message: StorableMessage, queue_id: int, priority: int, expires_at: int | None, *, is_paged: bool) -> None:
-        """A message that came to a queue. A paged one is forgotten by the queue, which will ask for it by `read`."""
+        """Store a message that entered a queue. The queue keeps no copy of a paged one and will `read` it later."""
 
     def remove(self, message: StorableMessage, queue_id: int) -> None:
-        """A message that left a queue for good."""
+        """Remove a message that left a queue for good."""
 
     def returned(self, message: StorableMessage, queue_id: int, count: int) -> None:
         """Record that a message was requeued, for the `count`th time."""
 
     def read(self, queue_id: int, priority: int, after_id: int, limit: int, most_bytes: int) -> Sequence[StoredRow]:
-        """Messages of a queue as far as they are on disk, in their order, a few at a time."""
+        """Return the next messages of a queue that are on disk, in order."""
 
     def read_one(self, queue_id: int, message_id: int) -> Sequence[StoredRow]:
-        """A message that `read` gave before and that was not removed since."""
+        """Return a message that `read` returned before and that was not removed since."""
 
     def purge(self, queue_id: int, but: Collection[int]) -> None:
-        """All messages of a queue leave it, but those of these ids."""
+        """Remove all messages of a queue except those with these ids."""
 
     def forget_queue(self, queue_id: int) -> None:
-        """A queue is gone, and whatever the file has of it."""
+        """Remove everything that is stored of a deleted queue."""
 
     def next_due(self, after_ms: int) -> int | None:
-        """When the first message becomes ready that the embedded library put with a delay, of those after a time."""
+        """Return when the next delayed message after this time becomes available. Only the embedded library delays messages."""
 
     def take_due(self, after_ms: int, now_ms: int) -> Sequence[tuple[int, StoredRow]]:
-        """Messages that become ready between two times, with the ids of their queues."""
+        """Return the messages that become available between two times, with the ids of their queues."""
 
     def delivered(self, queue_id: int, up_to: int) -> None:
-        """Messages up to this id may have been seen by a consumer."""
+        """Record that messages up to this id may have been delivered."""
 
     def add_exchange(self, exchange: Exchange) -> None: ...
     def add_queue(self, queue: Queue) -> int:
-        """Keep a queue if it is durable; its id, by which its messages are filed."""
+        """Store a queue if it is durable. Return the id under which its messages are stored."""
 
     def add_binding(self, binding: Binding) -> None: ...
     def remove_parts(self, removal: Removal) -> None: ...
     def set_policy(self, policy: Policy) -> None: ...
     def remove_policy(self, vhost: str, name: str) -> None: ...
     def set_vhost(self, name: str, metadata: str) -> None:
-        """Add a vhost, or say something else of it, in JSON."""
+        """Store a vhost with its metadata as JSON."""
 
     def set_parameter(self, parameter: Parameter) -> None: ...
     def remove_parameter(self, parameter: Parameter) -> None: ...

@@ -1,1 +1,1 @@
-"""The store in one SQLite file: topology, accounts, messages and where each stands in its queues."""
+"""The store in one SQLite file: topology, accounts, messages and their states in the queues."""

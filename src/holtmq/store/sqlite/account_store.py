@@ -1,4 +1,4 @@
-"""Users and their rights in the file."""
+"""Users and their permissions in the file."""
 
 from __future__ import annotations
 

@@ -1,9 +1,9 @@
-"""What a broker has to write, collected while the batch before it goes to disk: group commit, without a timer.
+"""The broker's journal in a SQLite file: group commit without a timer.
 
-Three steps, of which only the last one waits for the disk: changes are collected (`add`, `remove`, …); `write` puts all
-that was collected into one transaction; `commit` ends it, in a thread of its own if the caller likes. What is removed
-before it was written is never written. A batch that fails, for example because the disk is full, is written again as a
-whole by the next `write`.
+There are three steps, and only the last one waits for the disk. Changes are collected (`add`, `remove`, …) while the
+previous batch is being committed; `write` puts them into one transaction; `commit` ends it, usually in another thread. A
+message that is removed before it is written is never written. A batch that fails, for example because the disk is full, is
+written again as a whole by the next `write`.
 """
 
 from __future__ import annotations
@@ -67,11 +67,11 @@ RETURNING message_id
 
 @dataclass(slots=True)
 class Batch:
-    """What goes to disk together."""
+    """The changes of one transaction."""
 
     number: int
     changes: list[Callable[[], object]] = field(default_factory=list)
-    """Changes of the topology and the like, in their order, before all messages."""
+    """Changes of topology and accounts, in order. They are written before the messages."""
     alone: dict[int, tuple[StorableMessage, int, int, int | None]] = field(default_factory=dict)
     """By id: messages for one queue, with the queue's id, priority and expiry."""
     shared: dict[int, tuple[StorableMessage, dict[int, tuple[int, int | None]]]] = field(default_factory=dict)
@@ -82,7 +82,7 @@ class Batch:
     """By message and queue: how often a requeued message has returned, and whether it is stored for one queue only."""
     delivered: dict[int, int] = field(default_factory=dict)
     size: int = 0
-    """The bytes of its bodies."""
+    """Bytes of the message bodies."""
 
     def __bool__(self) -> bool:
         return bool(
@@ -114,7 +114,7 @@ class SqliteJournal:
 
     @property
     def size(self) -> int:
-        """The bytes of bodies that wait for the disk."""
+        """Bytes of message bodies that wait to be written."""
         return self._collecting.size + (self._writing.size if self._writing else 0)
 
     @property
@@ -230,7 +230,7 @@ class SqliteJournal:
         self._collecting.changes.append(partial(change, *arguments) if arguments else change)
 
     def write(self) -> None:
-        """Put what was collected, or what could not be written before, into a transaction."""
+        """Put the collected batch, or the one that failed before, into a transaction."""
         assert not self._is_begun
         if self._writing is None:
             self._writing, self._collecting = self._collecting, Batch(self._collecting.number + 1)
@@ -242,12 +242,12 @@ class SqliteJournal:
         except sqlite3.Error as error:
             self._give_up()
             raise translated(error, self._database.path) from error
-        except Exception as error:  # a value that SQLite has no room for: a defect, and the batch is kept all the same
+        except Exception as error:  # a value that SQLite cannot store is a defect; the batch is kept all the same
             self._give_up()
             raise StoreError(f"{self._database.path}: cannot write {error!r}") from error
 
     def commit(self) -> int:
-        """Wait until the disk has it; the number of the batch."""
+        """Commit the transaction, wait for the disk, and return the number of the batch."""
         assert self._is_begun
         try:
             self._database.connection.execute("COMMIT")
@@ -264,7 +264,7 @@ class SqliteJournal:
         intern, many = self._keys.intern, connection.executemany
         for change in batch.changes:
             change()
-        # A plain message has less to bind; that and the runs below are what most of a persistent load comes to
+        # A plain message has fewer values to bind. This and the runs below dominate a persistent load
         # (benchmarks/broker.py).
         plain = [
             (
@@ -319,7 +319,7 @@ class SqliteJournal:
             deliveries += [
                 (message.id, queue_id, priority, key_id, expires_at) for queue_id, (priority, expires_at) in queues.items()
             ]
-        # A queue may ask for a message to be filed after another one had it filed in an earlier batch.
+        # Another queue may have stored the same message in an earlier batch.
         connection.executemany(ADD_MESSAGE.replace("INSERT", "INSERT OR IGNORE", 1), messages)
         connection.executemany(ADD_DELIVERY, deliveries)
 
@@ -352,7 +352,7 @@ class SqliteJournal:
         return [(queue_id, StoredRow(*values)) for queue_id, *values in rows]
 
     def recover(self) -> Recovered:
-        """What the file has, brought into the order that a broker starts from."""
+        """Return the state of the file, after tidying it up for a start of the broker."""
         recovered = recover(self._database, self._keys)
         self._next_queue_id = recovered.next_queue_id
         return recovered
@@ -370,7 +370,7 @@ class SqliteJournal:
 
 
 def runs(numbers: list[int]) -> list[tuple[int, int]]:
-    """Numbers as ranges, first and last: what is acknowledged in a batch mostly came in a row."""
+    """Return numbers as ranges (first, last). Acknowledgements in a batch mostly form long runs."""
     found: list[tuple[int, int]] = []
     first = last = -1
     for number in sorted(numbers):

@@ -1,7 +1,7 @@
-"""One SQLite file: opening it, its version, its transactions, and what can go wrong with it.
+"""A SQLite file: opening, schema versions, transactions, and the translation of errors.
 
-A process has one connection to a file, and its threads take turns on it; processes take turns through SQLite's own lock,
-which is asked for again and again with short pauses, so that nobody sleeps long while the file is free.
+A process has one connection to a file, which its threads share. Between processes SQLite's lock decides; it is retried with
+short pauses, so that no process sleeps for long while the file is free.
 """
 
 from __future__ import annotations
@@ -39,18 +39,18 @@ T = TypeVar("T")
 APPLICATION_ID = 0x486F6C74  # "Holt"
 SCHEMA_FILES = ("schema.sql", "schema-2.sql", "schema-3.sql", "schema-4.sql")
 STEPS = tuple(files("holtmq.store.sqlite").joinpath(name).read_text() for name in SCHEMA_FILES)
-"""How a file gets from each version to the next; each step is applied whole or not at all."""
+"""The migration from each schema version to the next. Each step is applied as a whole or not at all."""
 TIMEOUT_S = 30.0
 SHORTEST_PAUSE_S = 0.00005
 LONGEST_PAUSE_S = 0.001
 CHECKPOINT_PAGES = {"full": 1000, "normal": 4000, "off": 4000}
-"""When the log is worked off. A small one is soon written over instead of growing, which makes each wait for the disk
-shorter; where a call does not wait for the disk, a large one saves work."""
+"""Size of the WAL at which SQLite checkpoints it. A small WAL is reused instead of growing, which makes each sync shorter; if
+calls do not wait for the disk, a large one saves work."""
 CACHE_KIB = 32 * 1024
 
 
 class SqliteDatabase:
-    """A HoltMQ file. `durability` is what a returned call survives: `full` a power cut, `normal` and `off` a killed process.
+    """A HoltMQ file. `durability` says what completed calls survive: `full` a power failure, the others a killed process.
 
     `owner` is the address of a broker that has the file to itself; without one the file is shared with other processes.
     """
@@ -74,7 +74,7 @@ class SqliteDatabase:
         self._depth = 0
         self._is_closed = False
         self.on_rollback: list[Callable[[], None]] = []
-        """Called when a transaction was undone, for those who remember what they saw in it."""
+        """Called after a rollback, so that caches can discard what they saw in the transaction."""
         self._reading, self._writing = _Reading(self), _Writing(self)
         self._claim = _claim(self.path, owner)
         try:
@@ -89,7 +89,7 @@ class SqliteDatabase:
 
     @property
     def connection(self) -> sqlite3.Connection:
-        """The connection, for whoever holds the lock. After a fork the child gets one of its own."""
+        """The connection, for the holder of the lock. After a fork the child opens one of its own."""
         if self._is_closed:
             raise StoreClosedError(f"{self.path} was closed")
         if self._pid != os.getpid():
@@ -98,11 +98,11 @@ class SqliteDatabase:
         return self._connection
 
     def lock(self) -> AbstractContextManager[sqlite3.Connection]:
-        """Have the connection to oneself, to read; SQLite's errors come out as ours."""
+        """Return a context that locks the connection for reading and translates SQLite's errors."""
         return self._reading
 
     def transaction(self) -> AbstractContextManager[sqlite3.Connection]:
-        """Write: all of it or, if an error leaves the block, nothing. Within another one, a part of that."""
+        """Return a context for a write transaction, rolled back if the block raises. A nested one is part of the outer one."""
         return self._writing
 
     def begin(self) -> None:
@@ -124,11 +124,11 @@ class SqliteDatabase:
         self._roll_back(self.connection)
 
     def another_connection(self) -> sqlite3.Connection:
-        """For reading beside a transaction; it sees what was committed."""
+        """Return a second connection for reading beside a transaction. It sees committed data only."""
         return self._connect()
 
     def insert_alone(self, statement: str, parameters: tuple[object, ...]) -> int:
-        """One INSERT that is a transaction of its own, for the hot path: it saves the BEGIN and the COMMIT. The row's id.
+        """Execute one INSERT as a transaction of its own and return the row's id. It saves BEGIN and COMMIT on the hot path.
 
         A constraint that is broken comes out as SQLite's own error, for the caller to tell what it means.
         """
@@ -145,16 +145,16 @@ class SqliteDatabase:
 
     @property
     def is_nested(self) -> bool:
-        """Whether the transaction that the caller is in is a part of another. Only meaningful within one."""
+        """Whether the current transaction is part of an outer one. Only meaningful within a transaction."""
         return self._depth > 1
 
     def data_version(self) -> int:
-        """A number that changes when another process has written."""
+        """Return a number that changes when another process has written to the file."""
         with self.lock() as connection:
             return int(connection.execute("PRAGMA data_version").fetchone()[0])
 
     def vacuum(self) -> None:
-        """Write the file anew without its gaps."""
+        """Rebuild the file without free pages, and truncate the WAL."""
         with self.lock() as connection:
             self._when_free(partial(connection.execute, "VACUUM"))
             connection.execute("PRAGMA wal_checkpoint(TRUNCATE)")
@@ -171,7 +171,7 @@ class SqliteDatabase:
         self._when_free(lambda: connection.execute("BEGIN IMMEDIATE"))
 
     def _when_free(self, attempt: Callable[[], T]) -> T:
-        """Try until no other process holds the file's lock."""
+        """Retry until no other process holds the file's lock."""
         deadline, pause_s = None, SHORTEST_PAUSE_S
         while True:
             try:
@@ -210,28 +210,30 @@ class SqliteDatabase:
             connection.execute(f"PRAGMA wal_autocheckpoint = {CHECKPOINT_PAGES[self._durability]}")
             connection.execute("PRAGMA temp_store = MEMORY")
             connection.execute(f"PRAGMA cache_size = -{CACHE_KIB}")
-            # Whoever opens the file first or closes it last has it locked for a moment: up to here SQLite may wait for that.
+            # The first process to open the file and the last to close it lock it for a moment. Only up to here may SQLite wait.
             connection.execute("PRAGMA busy_timeout = 0")
         except sqlite3.Error as error:
             raise translated(error, self.path) from error
         return connection
 
     def _migrate(self) -> None:
-        """Bring the file to this version: a new one from nothing, an older one step by step."""
+        """Create the schema, or migrate an older one step by step."""
         connection = self.connection
         version, application, tables = self._when_free(partial(_identify, connection))
         if tables and application != APPLICATION_ID:
-            raise NotAStoreError(f"{self.path} is a database of another program; expected a HoltMQ file, or none")
+            raise NotAStoreError(f"{self.path} belongs to another program; expected a HoltMQ database or a new file")
         if version > len(self._steps):
             raise StoreVersionError(
-                f"{self.path} is of version {version}, written by a newer HoltMQ; expected at most version {len(self._steps)}"
+                f"{self.path} has schema version {version}, written by a newer HoltMQ; expected at most {len(self._steps)}"
             )
         if version == len(self._steps):
             return
         if not tables:
             self._when_free(partial(connection.execute, "PRAGMA journal_mode = WAL"))
         with self.transaction():
-            (version,) = connection.execute("PRAGMA user_version").fetchone()  # another process may have been faster
+            (version,) = connection.execute(
+                "PRAGMA user_version"
+            ).fetchone()  # another process may have migrated the file meanwhile
             for step in self._steps[version:]:
                 for statement in statements(step):
                     connection.execute(statement)
@@ -252,12 +254,12 @@ def _claim(path: str, owner: str | None) -> FileClaim | None:
 
 _opened: weakref.WeakSet[SqliteDatabase] = weakref.WeakSet()
 _inherited: list[sqlite3.Connection] = []
-"""Connections that came along with a fork: SQLite forbids to use them in the child, even to close them."""
+"""Connections inherited through a fork. SQLite forbids using them in the child, even to close them."""
 _held: list[SqliteDatabase] = []
 
 
 def _hold_before_fork() -> None:
-    """A fork in the middle of another thread's transaction would leave the child with a lock that nobody releases."""
+    """Take all locks: a fork during another thread's transaction would leave the child with a lock that is never released."""
     for database in list(_opened):
         database._lock.acquire()
         _held.append(database)
@@ -273,7 +275,7 @@ if hasattr(os, "register_at_fork"):
 
 
 class _Reading:
-    """The lock of a database as a context. A class, entered again and again: every call of the library passes here."""
+    """The lock of a database as a reusable context. A class rather than a generator: every call passes here."""
 
     def __init__(self, database: SqliteDatabase) -> None:
         self._database = database
@@ -294,7 +296,7 @@ class _Reading:
 
 
 class _Writing(_Reading):
-    """A transaction as a context; one inside another is a part of it."""
+    """A transaction as a reusable context. A nested one is part of the outer one."""
 
     def __enter__(self) -> sqlite3.Connection:
         connection = super().__enter__()
@@ -322,14 +324,14 @@ class _Writing(_Reading):
 
 
 def _identify(connection: sqlite3.Connection) -> tuple[int, int, int]:
-    """The version of a file, whose it is, and how much is in it."""
+    """Return the schema version, the application id and the number of tables of a file."""
     queries = ("PRAGMA user_version", "PRAGMA application_id", "SELECT count(*) FROM sqlite_schema")
     version, application, tables = (connection.execute(query).fetchone()[0] for query in queries)
     return version, application, tables
 
 
 def statements(script: str) -> Iterator[str]:
-    """The statements of a script one by one; sqlite3's executescript would commit the transaction around them."""
+    """Yield the statements of a script one by one. sqlite3's executescript would commit the surrounding transaction."""
     statement = ""
     for line in script.splitlines(keepends=True):
         statement += line
@@ -343,7 +345,7 @@ def is_busy(error: sqlite3.Error) -> bool:
 
 
 def translated(error: sqlite3.Error, path: str) -> StoreError:
-    """What SQLite says, as one of our errors."""
+    """Translate an error of SQLite."""
     code = getattr(error, "sqlite_errorcode", 0) & 0xFF
     match code:
         case sqlite3.SQLITE_BUSY | sqlite3.SQLITE_LOCKED:
@@ -353,7 +355,7 @@ def translated(error: sqlite3.Error, path: str) -> StoreError:
         case sqlite3.SQLITE_READONLY:
             return StoreReadOnlyError(f"{path} cannot be written; expected a file and a folder with write permission")
         case sqlite3.SQLITE_NOTADB:
-            return NotAStoreError(f"{path} is no database; expected a HoltMQ file, or none")
+            return NotAStoreError(f"{path} is not a HoltMQ database; expected a HoltMQ database or a new file")
         case sqlite3.SQLITE_CORRUPT:
             return NotAStoreError(f"{path} is damaged: {error}")
         case sqlite3.SQLITE_CANTOPEN:

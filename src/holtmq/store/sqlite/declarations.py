@@ -1,4 +1,4 @@
-"""The topology in the file: read whole when it has changed, written part by part."""
+"""The topology in the file: loaded as a whole after a change, written in parts."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ class SqliteDeclarations:
         self._database = database
 
     def versions(self) -> tuple[int, int]:
-        """Two numbers that grow, whoever is at work: with every change of the topology, and when keys are removed."""
+        """Return two version numbers. The first grows when the topology changes, the second when routing keys are removed."""
         with self._database.lock() as connection:
             topology, keys = connection.execute("SELECT topology_version, keys_version FROM state").fetchone()
             return topology, keys
@@ -59,7 +59,7 @@ class SqliteDeclarations:
         )  # fmt: skip
 
     def add_queue(self, queue: Queue, queue_id: int | None = None) -> int:
-        """Add a queue, under the next free id unless the caller has one; its id."""
+        """Add a queue and return its id, which is the next free one by default."""
         return self._change(
             "INSERT INTO queues (id, vhost, name, durable, auto_delete, exclusive, arguments) VALUES (?, ?, ?, ?, ?, ?, ?)",
             queue_id, queue.vhost, queue.name, queue.durable, queue.auto_delete, queue.exclusive, to_text(queue.arguments),
@@ -73,7 +73,7 @@ class SqliteDeclarations:
         )  # fmt: skip
 
     def remove(self, removal: Removal) -> None:
-        """Remove what a change took away. The messages of a queue are the message store's to remove, before."""
+        """Remove the parts of a topology that a change removed. The caller removes the messages of a queue before."""
         for binding in removal.bindings:
             self._change(
                 "DELETE FROM bindings WHERE (vhost, source, destination_type, destination, routing_key, arguments) "
@@ -112,7 +112,7 @@ class SqliteDeclarations:
         return [Parameter(*row) for row in rows]
 
     def remove_vhost(self, name: str) -> None:
-        """Remove a vhost, with policies and rights in it. What else is in it is the caller's to remove, before."""
+        """Remove a vhost with its policies, permissions and parameters. The caller removes its other contents before."""
         for table in ("policies", "permissions", "topic_permissions", "parameters"):
             self._change(f"DELETE FROM {table} WHERE vhost = ?", name)
         self._change("DELETE FROM vhosts WHERE name = ?", name)
@@ -129,7 +129,7 @@ class SqliteDeclarations:
 
 
 def load_topology(path: str | Path) -> Topology:
-    """The topology of a HoltMQ file, which must exist."""
+    """Return the topology of an existing HoltMQ file."""
     if not Path(path).is_file():
         raise NotAStoreError(f"{path} does not exist; expected a HoltMQ file")
     database = SqliteDatabase(path)
@@ -140,7 +140,7 @@ def load_topology(path: str | Path) -> Topology:
 
 
 def to_text(table: Mapping[str, FieldValue]) -> str:
-    """A table as JSON: the same text for equal tables, so that the file can tell bindings apart."""
+    """Return a table as JSON. Equal tables give the same text, which identifies a binding in the file."""
     return json.dumps(table_to_json(table), sort_keys=True, ensure_ascii=False, separators=(",", ":"))
 
 

@@ -1,6 +1,6 @@
-"""Routing keys in the file, each once, and which of them a pattern fits: the same patterns, by the same trie, as the router's.
+"""Routing keys in the file, each stored once, and the lookup of those that match a pattern, with the router's own matcher.
 
-What was looked up is kept; a pattern that was asked for before costs one look at the keys that are new since then.
+Lookups are cached. A pattern that was used before only has to check the keys that are new since then.
 """
 
 from __future__ import annotations
@@ -28,11 +28,11 @@ class RoutingKeys:
         self._database = database
         self._version = 0
         self.ids: dict[str, int] = {}
-        """Keys whose id is known."""
+        """The ids of known keys."""
         self._patterns: OrderedDict[tuple[str, ...], KeyPattern] = OrderedDict()
 
     def intern(self, key: str) -> int:
-        """The id of a key, which is added if it is new. Within a transaction."""
+        """Return the id of a key, adding the key if it is new. The caller is in a transaction."""
         found = self.ids.get(key)
         if found is not None:
             return found
@@ -47,7 +47,7 @@ class RoutingKeys:
         return int(row[0])
 
     def matching(self, patterns: Sequence[str]) -> KeyPattern:
-        """The ids of the keys that any of the patterns fits, among those in the file now."""
+        """Return the keys in the file that match any of the patterns."""
         name = tuple(patterns)
         found = self._patterns.get(name)
         if found is None:
@@ -63,18 +63,18 @@ class RoutingKeys:
         return found
 
     def forget(self) -> None:
-        """Drop all that was kept: the transaction that it was seen in may be undone, or keys were removed."""
+        """Clear the cache, after a rollback or after keys were removed."""
         self.ids.clear()
         self._patterns.clear()
 
     def follow(self, version: int) -> None:
-        """Notice that keys were removed from the file, here or elsewhere."""
+        """Clear the cache if keys were removed from the file, by this process or another."""
         if version != self._version:
             self.forget()
             self._version = version
 
     def remove_unused(self) -> int:
-        """Remove the keys that no message has any more."""
+        """Remove the keys that no message has, and return their number."""
         with self._database.transaction() as connection:
             removed = connection.execute(
                 "DELETE FROM routing_keys WHERE id NOT IN (SELECT key_id FROM messages UNION SELECT key_id FROM deliveries)"
@@ -90,7 +90,7 @@ class RoutingKeys:
 
 
 class Frontier(NamedTuple):
-    """A place in the order of a queue's ready messages, good for as long as nothing becomes ready before it."""
+    """A position in the order of a queue's ready messages, valid until a message becomes ready before it."""
 
     order_version: int
     priority: int
@@ -98,7 +98,7 @@ class Frontier(NamedTuple):
 
 
 class KeyPattern:
-    """One or several patterns asked for together, and the keys that they fit as far as the file was seen."""
+    """One or several patterns used together, with the matching keys found so far."""
 
     def __init__(self, patterns: tuple[str, ...]) -> None:
         self.key_ids: list[int] = []
@@ -106,7 +106,7 @@ class KeyPattern:
         self.as_json = "[]"
         self.seen_to = 0
         self.frontiers: dict[int, Frontier] = {}
-        """By queue: up to where in its order no ready message has one of these keys."""
+        """By queue: the position before which no ready message has one of these keys."""
         self._matcher = TopicMatcher()
         for pattern in dict.fromkeys(patterns):
             self._matcher.add(Binding("", "", pattern))
@@ -122,7 +122,7 @@ class KeyPattern:
 
 
 def _candidates(connection: sqlite3.Connection, words: Sequence[str], seen_to: int) -> Iterable[tuple[int, str]]:
-    """New keys that may fit a pattern: those that have its rarest word in its place, or else a word anywhere, or all."""
+    """Return new keys that may match a pattern: those with its rarest word in place, or with a word anywhere, or all."""
     keys = "SELECT routing_keys.id, routing_keys.key FROM routing_keys"
     known_places = words[: words.index("#")] if "#" in words else words
     placed = [(word, at) for at, word in enumerate(known_places) if word != "*"]

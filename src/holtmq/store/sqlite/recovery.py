@@ -1,6 +1,6 @@
-"""From a file to what a broker starts with: the topology, how much waits in each queue, and the numbers to go on from.
+"""What a broker reads from its file when it starts: the topology, the length of each queue, and the highest ids.
 
-No body is read for it, so that a start takes no longer when messages are large.
+No message body is read, so the start does not depend on the size of messages.
 """
 
 from __future__ import annotations
