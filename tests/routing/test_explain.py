@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-import io
 import json
 
 import pytest
-from rich.console import Console
 
 from holtmq import Binding, Exchange, Explanation, Queue, Router, Topology
 from holtmq.cli.demo_command import shop
@@ -168,13 +166,17 @@ orders.food to exchange orders
 """
 
 
-def test_colours_are_for_terminals_only(router: Router) -> None:
-    explanation = router.explain("orders", "orders.food")
-    terminal, pipe = io.StringIO(), io.StringIO()
-    Console(file=terminal, force_terminal=True, color_system="standard", width=120).print(explanation)
-    Console(file=pipe, width=120).print(explanation)
-    assert "\x1b[" in terminal.getvalue()
-    assert "\x1b[" not in pipe.getvalue() + str(explanation)
+def test_long_rules_names_and_reasons_are_wrapped_within_their_columns() -> None:
+    key, name = ".".join(f"word{n}" for n in range(20)), "q" * 60
+    bindings = (Binding("x", name, key), Binding("x", "short", "#"))
+    explanation = Router(Topology((Exchange("x", "topic"),), (Queue(name), Queue("short")), bindings)).explain("x", key)
+    title, _, hop_title, *rows, _, outcome = str(explanation).splitlines()
+    assert title.startswith(key)
+    assert hop_title == "1. x (topic) published here"
+    assert outcome == f"2 queues: {name}, short"
+    assert max(map(len, rows)) <= 120
+    assert "".join(row[6:54].strip() for row in rows) == "#" + key
+    assert "".join(row[56:96].strip() for row in rows) == f"→ short→ {name}"
 
 
 def test_names_that_look_like_markup_are_printed_as_they_are() -> None:

@@ -14,7 +14,7 @@ from holtmq.cli.http_client import Api, api_options
 from holtmq.cli.output import print_json, show
 from holtmq.routing.check import Finding
 from holtmq.routing.check import check as find_weak_spots
-from holtmq.routing.rendering import count
+from holtmq.routing.explanation_text import count
 from holtmq.topology import Topology
 from holtmq.topology.definitions_file import parse
 

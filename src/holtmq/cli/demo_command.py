@@ -19,6 +19,7 @@ from rich.rule import Rule
 from rich.table import Table as Grid
 from rich.text import Text
 
+from holtmq.cli.explanation_view import explanation_view
 from holtmq.cli.output import show
 from holtmq.client.address import Address
 from holtmq.client.blocking_connection import BlockingConnection
@@ -67,9 +68,9 @@ def demo(folder: Path, *, pages: bool | None, spark: bool) -> None:
     router = Router(topology)
 
     show(Rule("Why did this message go there?", align="left"))
-    show(router.explain("orders", "orders.electronics.laptops.premium", {"vip": True}))
+    show(explanation_view(router.explain("orders", "orders.electronics.laptops.premium", {"vip": True})))
     show(Rule("And why did this one not arrive?", align="left"))
-    show(router.explain("orders", "order.food", {}))
+    show(explanation_view(router.explain("orders", "order.food", {})))
 
     show(Rule("What is weak in this topology?", align="left"))
     findings = check(topology)

@@ -7,6 +7,7 @@ from pathlib import Path
 
 import click
 
+from holtmq.cli.explanation_view import explanation_view
 from holtmq.cli.output import print_json, show
 from holtmq.routing import Router
 from holtmq.table import FieldValue
@@ -47,7 +48,7 @@ def explain(
     if as_json:
         print_json(explanation.to_dict())
     else:
-        show(explanation)
+        show(explanation_view(explanation))
 
 
 def _topology_of_broker(url: str, vhost: str) -> Topology:

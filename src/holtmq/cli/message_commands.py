@@ -13,7 +13,7 @@ from holtmq.cli.explain_command import parse_header
 from holtmq.cli.http_client import Api, api_options, exchange_segment, json_option, table, vhost_option
 from holtmq.cli.list_commands import show_rows
 from holtmq.cli.output import print_json, show
-from holtmq.routing.rendering import count
+from holtmq.routing.explanation_text import count
 
 NOT_ROUTED = 3
 NUMERIC = ("priority", "delivery_mode", "timestamp")

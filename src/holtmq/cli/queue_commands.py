@@ -14,7 +14,7 @@ from holtmq.cli.output import print_json, show
 from holtmq.embedded import EmbeddedBroker, Message
 from holtmq.embedded.message import STATE_NAMES
 from holtmq.errors import NotAStoreError, NotFoundError
-from holtmq.routing.rendering import count
+from holtmq.routing.explanation_text import count
 from holtmq.table_json import table_to_json
 
 STATES = tuple(dict.fromkeys(STATE_NAMES.values()))

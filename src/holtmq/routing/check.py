@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import Literal, TypeAlias
 
-from holtmq.routing.rendering import tell_rule
+from holtmq.routing.explanation_text import describe_rule
 from holtmq.routing.router import MATCHERS, Router
 from holtmq.topology import DEFAULT_EXCHANGE, Binding, Exchange, Topology
 from holtmq.topology.criteria import Criteria
@@ -180,7 +180,7 @@ def _shadowed_bindings(spot: _Spot) -> Findings:
                 broader = next((o for o in matcher.covering(binding) if o != binding and o not in shadowed), None)
                 if broader is not None:
                     shadowed.add(binding)
-                    message = f"adds nothing: {tell_rule(broader, exchange.type)} takes all that it takes"
+                    message = f"adds nothing: {describe_rule(broader, exchange.type)} takes all that it takes"
                     yield "warning", "shadowed binding", str(binding), message
 
 

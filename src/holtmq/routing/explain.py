@@ -7,8 +7,8 @@ from collections.abc import Collection, Mapping
 from typing import TYPE_CHECKING
 
 from holtmq.routing.explanation import ExplainedHop, Explanation, Match, NearMiss
+from holtmq.routing.explanation_text import describe_rule
 from holtmq.routing.matcher import Matcher, Verdict
-from holtmq.routing.rendering import tell_rule
 from holtmq.routing.route import Route
 from holtmq.table import FieldValue
 from holtmq.topology import DEFAULT_EXCHANGE, Binding, Exchange
@@ -65,7 +65,7 @@ class _Story:
         if binding.destination in self.causes:
             why = "the cycle is cut here" if self._closes_cycle(binding) else "one visit is enough"
             return Match(binding, reason, f"visited already: {why}")
-        self.causes[binding.destination] = f"from {hop.exchange} by {tell_rule(binding, matcher.type)}"
+        self.causes[binding.destination] = f"from {hop.exchange} by {describe_rule(binding, matcher.type)}"
         return Match(binding, reason)
 
     def _closes_cycle(self, binding: Binding) -> bool:

@@ -2,20 +2,15 @@
 
 from __future__ import annotations
 
-import io
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass
 from typing import Any
 
-from rich.console import Console, RenderableType
-
-from holtmq.routing import rendering
+from holtmq.routing.explanation_text import to_text
 from holtmq.routing.route import Route
 from holtmq.table import FieldValue
 from holtmq.table_json import table_to_json
 from holtmq.topology import Binding, Exchange
-
-PLAIN_WIDTH = 120
 
 
 @dataclass(frozen=True, slots=True)
@@ -76,13 +71,8 @@ class Explanation:
             "hops": [_hop_to_dict(hop) for hop in self.hops],
         }
 
-    def __rich__(self) -> RenderableType:
-        return rendering.render(self)
-
     def __str__(self) -> str:
-        text = io.StringIO()
-        Console(file=text, width=PLAIN_WIDTH, color_system=None, legacy_windows=False).print(self)
-        return "\n".join(line.rstrip() for line in text.getvalue().splitlines())
+        return to_text(self)
 
 
 def _hop_to_dict(hop: ExplainedHop) -> dict[str, Any]:
