@@ -9,7 +9,6 @@ from __future__ import annotations
 import os
 import random
 import sqlite3
-import sys
 import threading
 import time
 import weakref
@@ -19,7 +18,7 @@ from functools import partial
 from importlib.resources import files
 from pathlib import Path
 from types import TracebackType
-from typing import TYPE_CHECKING, TypeVar
+from typing import TypeVar
 
 from holtmq.errors import (
     NotAStoreError,
@@ -31,9 +30,7 @@ from holtmq.errors import (
     StoreVersionError,
 )
 from holtmq.store.records import Durability
-
-if TYPE_CHECKING:
-    from holtmq.store.sqlite.ownership import FileClaim
+from holtmq.store.sqlite.ownership import FileClaim, system_locking
 
 T = TypeVar("T")
 APPLICATION_ID = 0x486F6C74  # "Holt"
@@ -242,14 +239,13 @@ class SqliteDatabase:
 
 
 def _claim(path: str, owner: str | None) -> FileClaim | None:
-    if path == ":memory:" or sys.platform == "win32":
-        return None  # Windows has no such locks; the broker does not run there, and libraries share the file anyway
-    from holtmq.store.sqlite.ownership import FileClaim
-
+    locking = system_locking()
+    if path == ":memory:" or locking is None:
+        return None
     try:
-        return FileClaim(path, owner)
+        return FileClaim(path, owner, locking)
     except OSError:
-        return None  # the folder cannot be written, or is not there: SQLite will say so
+        return None  # the folder does not exist or is read-only, which SQLite reports, or its file system has no locks
 
 
 _opened: weakref.WeakSet[SqliteDatabase] = weakref.WeakSet()

@@ -1,54 +1,154 @@
-"""Whose a file is: a broker has it alone, embedded libraries share it. A claim ends with the process that has it."""
+"""Ownership of a HoltMQ file: a broker owns it exclusively, embedded libraries share it.
+
+A claim is a lock on a file beside the database, and not on the database itself: closing a second descriptor of that would
+drop the locks that SQLite holds on it. The operating system releases a claim when its process ends.
+"""
 
 from __future__ import annotations
 
-import fcntl
+import importlib
 import os
+from contextlib import suppress
 from pathlib import Path
+from typing import Any, Protocol
 
 from holtmq.errors import StoreOwnedError
 
 SUFFIX = "-lock"
+LONGEST_ADDRESS = 1000
+
+
+class Locking(Protocol):
+    """The locks of an operating system on an open file: any number of shared ones, or a single exclusive one."""
+
+    def share(self, descriptor: int) -> bool:
+        """Take a shared lock; return False if another process holds an exclusive one."""
+
+    def own(self, descriptor: int) -> bool:
+        """Take an exclusive lock, giving up a shared one; return False if another process holds any lock."""
+
+    def release(self, descriptor: int) -> None:
+        """Release the lock, which ends with the last descriptor at the latest."""
+
+
+class FlockLocking:
+    """Locks of Linux, macOS and the BSDs: `flock` on the whole file."""
+
+    def __init__(self, fcntl: Any) -> None:
+        self._fcntl = fcntl
+
+    def share(self, descriptor: int) -> bool:
+        return self._try(descriptor, self._fcntl.LOCK_SH)
+
+    def own(self, descriptor: int) -> bool:
+        return self._try(descriptor, self._fcntl.LOCK_EX)
+
+    def release(self, descriptor: int) -> None:
+        """Leave it to the last descriptor: a child made by fork shares the lock and may still need it."""
+
+    def _try(self, descriptor: int, kind: int) -> bool:
+        try:
+            self._fcntl.flock(descriptor, kind | self._fcntl.LOCK_NB)
+        except BlockingIOError:
+            return False
+        return True
+
+
+class ByteRangeLocking:
+    """Locks of Windows, which are all exclusive: sharing means to lock one byte of a range, owning to lock the whole range.
+
+    SQLite does the same. The range lies far beyond the contents, because Windows lets nobody read a locked byte.
+    """
+
+    START = 1 << 30
+    SLOTS = 512
+
+    def __init__(self, msvcrt: Any) -> None:
+        self._msvcrt = msvcrt
+        self._locked: tuple[int, int] | None = None
+
+    def share(self, descriptor: int) -> bool:
+        first = os.getpid() % self.SLOTS  # processes rarely meet at the same slot
+        return any(self._try(descriptor, self.START + (first + n) % self.SLOTS, 1) for n in range(self.SLOTS))
+
+    def own(self, descriptor: int) -> bool:
+        self.release(descriptor)
+        return self._try(descriptor, self.START, self.SLOTS)
+
+    def release(self, descriptor: int) -> None:
+        if self._locked is not None:
+            start, size = self._locked
+            os.lseek(descriptor, start, os.SEEK_SET)
+            self._msvcrt.locking(descriptor, self._msvcrt.LK_UNLCK, size)
+            self._locked = None
+
+    def _try(self, descriptor: int, start: int, size: int) -> bool:
+        os.lseek(descriptor, start, os.SEEK_SET)
+        try:
+            self._msvcrt.locking(descriptor, self._msvcrt.LK_NBLCK, size)
+        except OSError:
+            return False
+        self._locked = start, size
+        return True
+
+
+def system_locking() -> Locking | None:
+    """Return the locks that this operating system has, or None if it has none."""
+    if (fcntl := _module("fcntl")) is not None:
+        return FlockLocking(fcntl)
+    if (msvcrt := _module("msvcrt")) is not None:
+        return ByteRangeLocking(msvcrt)
+    return None
 
 
 class FileClaim:
-    """A claim to a HoltMQ file: alone, in the name of a broker's address, or together with others.
+    """A claim to a HoltMQ file: exclusive, in the name of a broker's address, or shared with other libraries."""
 
-    It is a lock on a file beside it and not on the file itself, as SQLite would lose its own locks with ours.
-    """
-
-    def __init__(self, path: str, owner: str | None) -> None:
+    def __init__(self, path: str, owner: str | None, locking: Locking) -> None:
         self._path = path
         self._lock_path = Path(path + SUFFIX)
-        self._descriptor = self._lock(fcntl.LOCK_SH if owner is None else fcntl.LOCK_EX)
+        self._locking = locking
+        self._descriptor = self._take(is_shared=owner is None)
+        os.ftruncate(self._descriptor, 0)  # a broker that was killed leaves its address there
         if owner is not None:
-            os.ftruncate(self._descriptor, 0)
-            os.pwrite(self._descriptor, owner.encode(), 0)
+            os.lseek(self._descriptor, 0, os.SEEK_SET)
+            os.write(self._descriptor, owner.encode())
 
     def release(self) -> None:
-        """Give it up, and tidy up if nobody else has a claim."""
+        """Release the claim, and remove the lock file if no other process holds a claim."""
         try:
-            fcntl.flock(self._descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            self._lock_path.unlink(missing_ok=True)
+            is_last = self._locking.own(self._descriptor)
+            if is_last and os.name != "nt":
+                self._lock_path.unlink(missing_ok=True)  # before it is unlocked, so that nobody locks a removed file
+            self._locking.release(self._descriptor)
         except OSError:
-            pass
+            is_last = False
         os.close(self._descriptor)
+        if is_last and os.name == "nt":
+            self._remove_closed()
 
-    def _lock(self, kind: int) -> int:
+    def _remove_closed(self) -> None:
+        """Remove the lock file on Windows, which refuses to remove a file that any process has open."""
+        with suppress(OSError):
+            self._lock_path.unlink(missing_ok=True)
+
+    def _take(self, *, is_shared: bool) -> int:
         while True:
             descriptor = os.open(self._lock_path, os.O_RDWR | os.O_CREAT, 0o644)
             try:
-                fcntl.flock(descriptor, kind | fcntl.LOCK_NB)
+                is_granted = self._locking.share(descriptor) if is_shared else self._locking.own(descriptor)
+                if not is_granted:
+                    raise self._refused(_read_address(descriptor))
                 if self._is_current(descriptor):
                     return descriptor
-            except BlockingIOError:
-                holder = os.pread(descriptor, 1000, 0).decode(errors="replace")
+                self._locking.release(descriptor)
+            except BaseException:
                 os.close(descriptor)
-                raise self._refused(holder) from None
+                raise
             os.close(descriptor)
 
     def _is_current(self, descriptor: int) -> bool:
-        """Whether the file that was locked is still the one of that name; its last holder may have removed it meanwhile."""
+        """Return whether the locked file still has its name; its last holder may have removed it in the meantime."""
         try:
             return os.fstat(descriptor).st_ino == self._lock_path.stat().st_ino
         except FileNotFoundError:
@@ -56,5 +156,19 @@ class FileClaim:
 
     def _refused(self, holder: str) -> StoreOwnedError:
         if holder:
-            return StoreOwnedError(f"{self._path} belongs to the running broker at {holder}: connect to that, or stop it")
+            return StoreOwnedError(
+                f"{self._path} is in use by the broker at {holder}; connect to that broker, or stop it and try again"
+            )
         return StoreOwnedError(f"{self._path} is open in another process through holtmq.open; close it there first")
+
+
+def _read_address(descriptor: int) -> str:
+    os.lseek(descriptor, 0, os.SEEK_SET)
+    return os.read(descriptor, LONGEST_ADDRESS).decode(errors="replace")
+
+
+def _module(name: str) -> Any:
+    try:
+        return importlib.import_module(name)
+    except ImportError:
+        return None
