@@ -1,7 +1,7 @@
-"""What can go wrong, by consequence: the type of an error says what it costs, its text what was seen and what was expected.
+"""The errors that HoltMQ raises. The type of an error says what it closes; its text says what was found and expected.
 
-An `AmqpError` carries the reply code of AMQP 0-9-1 (§1.2 of the specification, "Constants") and, where one method is to
-blame whoever calls it, that method's class and method id; the edges (wire, HTTP, command line) translate from these alone.
+An `AmqpError` carries the reply code of AMQP 0-9-1 (§1.2 of the specification, "Constants") and, where only one method can
+cause it, the class and method id of that method. The edges (AMQP, HTTP, command line) translate errors by these alone.
 """
 
 from __future__ import annotations
@@ -13,11 +13,11 @@ EXCHANGE_UNBIND = (40, 40)
 
 
 class HoltmqError(Exception):
-    """Everything that HoltMQ raises on purpose."""
+    """Base class of all errors that HoltMQ raises."""
 
 
 class AmqpError(HoltmqError):
-    """An error that AMQP has a reply code for."""
+    """Base class of the errors that have an AMQP reply code."""
 
     reply_code: ClassVar[int]
     class_id: int = 0
@@ -25,11 +25,11 @@ class AmqpError(HoltmqError):
 
 
 class AmqpChannelError(AmqpError):
-    """Closes the channel; the connection lives on."""
+    """An error that closes the channel; the connection stays open."""
 
 
 class AccessRefusedError(AmqpChannelError):
-    """The name is reserved, or the caller has no right to it."""
+    """The name is reserved, or the user lacks the permission."""
 
     reply_code = 403
 
@@ -47,13 +47,13 @@ class NotFoundError(AmqpChannelError):
 
 
 class PreconditionFailedError(AmqpChannelError):
-    """The request contradicts what exists, or an argument of it is not acceptable."""
+    """The request conflicts with what exists, or one of its arguments is invalid."""
 
     reply_code = 406
 
 
 class BindingArgumentsMismatchError(PreconditionFailedError):
-    """Source, destination and key are bound, but with other arguments than the unbind names."""
+    """The binding to remove exists only with other arguments; nothing was removed."""
 
     def __init__(self, message: str, *, method: tuple[int, int]) -> None:
         super().__init__(message)
@@ -64,11 +64,11 @@ class BindingArgumentsMismatchError(PreconditionFailedError):
 
 
 class InvalidValueError(PreconditionFailedError, ValueError):
-    """A value that no AMQP field can hold, or not this one: a wrong type, too long, out of range."""
+    """The value has the wrong type, is too long, or is out of range."""
 
 
 class DefinitionsError(InvalidValueError):
-    """A definitions file that cannot be used; `path` leads to the offending value, and nothing of the file was taken."""
+    """The definitions file is invalid and was not imported; `path` locates the offending value."""
 
     def __init__(self, path: str, problem: str) -> None:
         super().__init__(f"{path}: {problem}")
@@ -80,107 +80,107 @@ class DefinitionsError(InvalidValueError):
 
 
 class QueueFullError(PreconditionFailedError):
-    """The queue holds as many ready messages as it may; nothing was added."""
+    """The queue is at its maximum length and rejects new messages; nothing was added."""
 
 
 class AmqpConnectionError(AmqpError):
-    """Closes the connection and all its channels."""
+    """An error that closes the connection and all its channels."""
 
 
 class ConnectionForcedError(AmqpConnectionError):
-    """An operator closes the connection, or the server stops."""
+    """An operator closed the connection, or the broker is shutting down."""
 
     reply_code = 320
 
 
 class LoginRefusedError(AmqpConnectionError):
-    """The user does not exist, the password is wrong, or the user may not come from there."""
+    """The user does not exist, the password is wrong, or the user may not connect from this address."""
 
     reply_code = 403
 
 
 class FrameError(AmqpConnectionError):
-    """Bytes that are no frame, or a frame that does not hold what it should."""
+    """The bytes are not a valid frame, or the payload of a frame cannot be decoded."""
 
     reply_code = 501
 
 
 class MalformedLoginError(AmqpConnectionError):
-    """A login whose bytes are not what its mechanism says."""
+    """The SASL response is malformed."""
 
     reply_code = 502
 
 
 class CommandInvalidError(AmqpConnectionError):
-    """A method that AMQP does not have, or that makes no sense in this state."""
+    """The method is unknown, or is not valid in this state of the connection."""
 
     reply_code = 503
 
 
 class ChannelNumberError(AmqpConnectionError):
-    """A method on a channel that is not open, or a channel opened twice."""
+    """The channel is not open, or is already open."""
 
     reply_code = 504
 
 
 class UnexpectedFrameError(AmqpConnectionError):
-    """A frame that is well formed, in a place where it cannot be."""
+    """A well-formed frame arrived out of order."""
 
     reply_code = 505
 
 
 class NotAllowedError(AmqpConnectionError):
-    """Against the rules that were agreed on, or no right to the vhost."""
+    """The request violates a negotiated limit, or the user has no access to the vhost."""
 
     reply_code = 530
 
 
 class NotImplementedByBrokerError(AmqpConnectionError):
-    """Part of AMQP, but neither HoltMQ nor RabbitMQ has it."""
+    """The feature is part of AMQP, but neither HoltMQ nor RabbitMQ implements it."""
 
     reply_code = 540
 
 
 class InternalError(AmqpConnectionError):
-    """A defect of ours: the log has all of it, the client only that it happened."""
+    """A bug in HoltMQ: the log has the details, the client only learns that it happened."""
 
     reply_code = 541
 
 
 class LeaseLostError(HoltmqError):
-    """The message is no longer ours to settle: its lease ran out and it went to another, or it is settled already."""
+    """The message can no longer be settled: its lease has expired, or it was settled before."""
 
 
 class StoreError(HoltmqError):
-    """The file could not be used; what was in it before the call is in it still."""
+    """The file could not be used; its contents are unchanged."""
 
 
 class StoreBusyError(StoreError):
-    """Another process kept the file locked for longer than the timeout."""
+    """Another process held the lock on the file for longer than the timeout."""
 
 
 class StoreFullError(StoreError):
-    """The disk is full; nothing of the call was written."""
+    """The disk is full; nothing was written."""
 
 
 class StoreReadOnlyError(StoreError):
-    """The file, or the folder around it, cannot be written."""
+    """The file or its directory is read-only."""
 
 
 class NotAStoreError(StoreError):
-    """The file is no database, is damaged, or is some other program's database."""
+    """The file is not a HoltMQ database, or is damaged."""
 
 
 class StoreVersionError(StoreError):
-    """The file was written by a newer HoltMQ than this one."""
+    """The file was written by a newer version of HoltMQ."""
 
 
 class StoreOwnedError(StoreError):
-    """The file belongs to a running broker, or is open in the embedded library where a broker wants it."""
+    """The file is in use by a running broker, or a broker cannot start because the embedded library has it open."""
 
 
 class StoreClosedError(StoreError):
-    """The file was closed by its owner."""
+    """The file has been closed."""
 
 
 def _rebuild_mismatch(message: str, class_id: int, method_id: int) -> BindingArgumentsMismatchError:

@@ -62,7 +62,7 @@ class Result:
     refused: int
     latency_us: dict[str, float]
 
-    def to_json(self) -> dict[str, Any]:
+    def to_dict(self) -> dict[str, Any]:
         return asdict(self)
 
 

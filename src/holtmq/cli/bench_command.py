@@ -63,7 +63,7 @@ def bench(uri: str, flag: str | None, as_json: bool, **options: object) -> None:
 
     result = run_load(Address.parse(uri), load, progress)
     click.echo(
-        json.dumps({"load": {"uri": without_password(uri), **options}, **result.to_json()}) if as_json else describe(result)
+        json.dumps({"load": {"uri": without_password(uri), **options}, **result.to_dict()}) if as_json else describe(result)
     )
 
 

@@ -5,7 +5,9 @@ from __future__ import annotations
 from collections.abc import Callable
 from pathlib import Path
 from time import time
+from typing import TYPE_CHECKING
 
+from holtmq.deprecation import renamed
 from holtmq.embedded import aio
 from holtmq.embedded.background_producer import BackgroundProducer
 from holtmq.embedded.callback_consumer import CallbackConsumer
@@ -16,6 +18,11 @@ from holtmq.store.records import Durability
 from holtmq.store.sqlite.database import TIMEOUT_S
 
 __all__ = ["BackgroundProducer", "CallbackConsumer", "EmbeddedBroker", "Message", "QueueHandle", "aio", "open"]
+if not TYPE_CHECKING:  # a type checker would take any name for an attribute of this module
+    __getattr__ = renamed(
+        __name__,
+        {"Consumer": CallbackConsumer, "Embedded": EmbeddedBroker, "Producer": BackgroundProducer, "Queue": QueueHandle},
+    )
 
 
 def open(  # noqa: A001  # holtmq.open reads as it should
