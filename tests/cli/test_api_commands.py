@@ -11,8 +11,10 @@ import subprocess
 import sys
 import time
 from collections.abc import Iterator
+from http.server import BaseHTTPRequestHandler, HTTPServer
 from pathlib import Path
-from typing import Any
+from threading import Thread
+from typing import Any, ClassVar
 
 import pytest
 import trustme
@@ -29,7 +31,7 @@ class Cli:
         self._capsys = capsys
 
     def __call__(self, *arguments: str, code: int = 0, url: str | None = None) -> str:
-        returned = main([*arguments, "--url", url or self._url])
+        returned = main([*arguments, "--http-url", url or self._url])
         output = self._capsys.readouterr()
         assert returned == code, output
         if code == 0:
@@ -52,7 +54,8 @@ def cli(node: Node, capsys: pytest.CaptureFixture[str]) -> Cli:
 
 
 def test_a_topology_by_hand(cli: Cli) -> None:
-    assert cli("declare", "exchange", "orders", "--type", "topic") == "exchange orders declared\n"
+    assert cli("declare", "exchange", "orders", "--type", "topic") == "Exchange orders created.\n"
+    assert cli("declare", "exchange", "orders", "--type", "topic") == "Exchange orders already exists.\n"
     cli("declare", "queue", "a/b %", "-a", "x-max-length=5", "-a", "x-overflow=reject-publish")
     cli("bind", "orders", "a/b %", "k.#", "-a", "x=1")
     cli("bind", "orders", "amq.fanout", "--to", "exchange")
@@ -61,7 +64,7 @@ def test_a_topology_by_hand(cli: Cli) -> None:
     assert cli.json("list", "queues", "name", "arguments.x-max-length") == [{"name": "a/b %", "arguments.x-max-length": 5}]
     assert "k.#" in cli("list", "bindings")
     missing = cli("unbind", "orders", "a/b %", "k.#", code=1)
-    assert "bound by it with arguments {'x': 1}" in missing
+    assert "it is bound with arguments {'x': 1}" in missing
     cli("unbind", "orders", "a/b %", "k.#", "-a", "x=1")
     cli("delete", "queue", "a/b %", "--if-empty")
     cli("delete", "exchange", "orders", "--if-unused", code=1)
@@ -74,7 +77,7 @@ def test_messages_there_and_back(cli: Cli, monkeypatch: pytest.MonkeyPatch) -> N
     for queue in ("q", "other"):
         cli("declare", "queue", queue)
     cli("publish", "", "q", "hello", "--header", "vip=true", "--property", "content_type=text/plain")
-    assert "no queue took it" in cli("publish", "amq.topic", "nowhere", "x", code=3)
+    assert "it reached no queue" in cli("publish", "amq.topic", "nowhere", "x", code=3)
     stdin = io.TextIOWrapper(io.BytesIO(b"\x00\xff"))
     monkeypatch.setattr(sys, "stdin", stdin)
     cli("publish", "", "q")
@@ -82,16 +85,119 @@ def test_messages_there_and_back(cli: Cli, monkeypatch: pytest.MonkeyPatch) -> N
     assert (first["payload"], first["properties"]["headers"]) == ("hello", {"vip": True})
     assert (second["payload"], second["payload_encoding"]) == ("AP8=", "base64")
     assert "base64 AP8=" in cli("get", "q", "--count", "5")
-    assert cli("move", "q", "other", "--count", "1") == "1 message moved from q to other\n"
+    assert cli("move", "q", "other", "--count", "1") == "1 message moved from q to other.\n"
     assert cli.json("get", "other", "--ack-mode", "remove")[0]["payload"] == "hello"
     assert "No messages." in cli("get", "other", code=1)
-    cli("purge", "q")
+    cli("purge", "q", "--yes")
     assert cli.json("list", "queues", "messages") == [{"messages": 0}, {"messages": 0}]
+
+
+def test_purge_is_refused_without_confirmation(cli: Cli, monkeypatch: pytest.MonkeyPatch) -> None:
+    cli("declare", "queue", "q")
+    cli("publish", "", "q", "hello")
+    monkeypatch.setattr("sys.stdin", io.StringIO("y\n"))
+    assert "add --yes to run it anyway" in cli("purge", "q", code=2)
+    assert cli.json("list", "queues", "messages") == [{"messages": 1}]
+    assert cli("purge", "q", "--yes") == "Queue q purged.\n"
+    assert cli.json("list", "queues", "messages") == [{"messages": 0}]
+
+
+@pytest.mark.parametrize(("answer", "code", "left"), [(b"n\n", 1, 1), (b"y\n", 0, 0)])
+def test_purge_asks_in_a_terminal(node: Node, answer: bytes, code: int, left: int) -> None:
+    node.http.put("/api/queues/%2F/q")
+    node.http.post("/api/exchanges/%2F/amq.default/publish", MESSAGE)
+    main_end, terminal = pty.openpty()
+    command = [sys.executable, "-m", "holtmq", "purge", "q", "--http-url", node.http.base.replace("://", "://guest:guest@")]
+    process = subprocess.Popen(command, stdin=terminal, stdout=terminal, stderr=terminal)
+    os.close(terminal)
+    _read_until(main_end, b"Remove all ready messages from queue q? [y/N]: ")
+    os.write(main_end, answer)
+    assert process.wait(20) == code
+    os.close(main_end)
+    assert node.http.get("/api/queues/%2F/q")["messages"] == left
+
+
+MESSAGE = {"routing_key": "q", "payload": "hello", "payload_encoding": "string", "properties": {}}
+
+
+def test_the_old_name_of_an_option_still_works(cli: Cli, node: Node, capsys: pytest.CaptureFixture[str]) -> None:
+    url = node.http.base.replace("://", "://guest:guest@")
+    assert main(["list", "queues", "--url", url]) == 0
+    assert main(["explain", "", "q", "--url", url]) == 0
+    assert main(["list", "--help"]) == 0
+    told = capsys.readouterr().out
+    assert "--http-url URL" in told
+    assert "--url" not in told
+
+
+def test_the_url_can_come_from_the_environment(
+    node: Node, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for variable in ("HOLTMQ_HTTP_URL", "HOLTMQ_URL"):
+        with monkeypatch.context() as environment:
+            environment.setenv(variable, node.http.base.replace("://", "://guest:guest@"))
+            assert main(["list", "queues"]) == 0
+    assert capsys.readouterr().out == "No queues.\n" * 2
+
+
+class Recorder(BaseHTTPRequestHandler):
+    """An HTTP API that has one binding, and keeps the bodies that it gets."""
+
+    bodies: ClassVar[list[Any]] = []
+    binding: ClassVar[dict[str, Any]] = {
+        "source": "x",
+        "destination": "q",
+        "created_at": "2026-01-31T12:00:00Z",
+        "metadata": {"owner": "sales"},
+    }
+
+    def do_GET(self) -> None:
+        self._answer(200, json.dumps([self.binding]).encode())
+
+    def do_POST(self) -> None:
+        self.bodies.append(json.loads(self.rfile.read(int(self.headers["content-length"]))))
+        self._answer(201, b"")
+
+    def log_message(self, *_: object) -> None:
+        """Keep stderr empty."""
+
+    def _answer(self, status: int, content: bytes) -> None:
+        self.send_response(status)
+        self.send_header("content-length", str(len(content)))
+        self.end_headers()
+        self.wfile.write(content)
+
+
+@pytest.fixture
+def recorder() -> Iterator[str]:
+    Recorder.bodies.clear()
+    with HTTPServer(("127.0.0.1", 0), Recorder) as server:
+        thread = Thread(target=server.serve_forever, args=(0.01,))
+        thread.start()
+        yield f"http://127.0.0.1:{server.server_port}"
+        server.shutdown()
+        thread.join()
+
+
+def test_metadata_of_a_binding_is_sent(recorder: str, capsys: pytest.CaptureFixture[str]) -> None:
+    cli = Cli(recorder, capsys)
+    cli("bind", "amq.topic", "q", "k", "--metadata", "owner=sales", "--metadata", "ticket=7")
+    assert cli("bind", "amq.topic", "q", "k") == "Queue q bound to exchange amq.topic with key 'k'.\n"
+    assert Recorder.bodies == [
+        {"routing_key": "k", "arguments": {}, "metadata": {"owner": "sales", "ticket": 7}},
+        {"routing_key": "k", "arguments": {}},
+    ]
+
+
+def test_list_shows_when_a_binding_was_made_and_its_metadata(recorder: str, capsys: pytest.CaptureFixture[str]) -> None:
+    shown = Cli(recorder, capsys)("list", "bindings")
+    assert "2026-01-31T12:00:00Z" in shown
+    assert "owner=sales" in shown
 
 
 def test_names_and_properties_are_taken_as_they_are(cli: Cli) -> None:
     for name in ("[/x]", "a[bold]b", "n:smile:"):
-        assert cli("declare", "queue", name) == f"queue {name} declared\n"
+        assert cli("declare", "queue", name) == f"Queue {name} created.\n"
     cli("publish", "", "[/x]", "hello", "--property", "expiration=60000", "--property", "priority=3")
     (message,) = cli.json("get", "[/x]")
     assert (message["properties"]["expiration"], message["properties"]["priority"]) == ("60000", 3)
@@ -134,7 +240,7 @@ def test_definitions_explain_and_status(cli: Cli, node: Node, tmp_path: Path) ->
     assert json.loads(cli("definitions", "export", "-V", "/"))["queues"][0]["name"] == "lasting"
     shown = cli("status")
     assert "HoltMQ" in shown
-    assert "listens on" in shown
+    assert "listeners" in shown
     assert cli.json("status")["object_totals"]["queues"] == 2
 
 
@@ -150,9 +256,9 @@ def test_connections_are_listed_and_closed(cli: Cli, node: Node) -> None:
     ("url", "words"),
     [
         ("http://guest:wrong@{host}", "Login failed"),
-        ("http://127.0.0.1:1", "no HTTP API at http://127.0.0.1:1"),
-        ("http://[", "expected a URL as in"),
-        ("nonsense", "expected a URL as in http://user:password@host:15672, got 'nonsense'"),
+        ("http://127.0.0.1:1", "cannot reach the HTTP API at http://127.0.0.1:1"),
+        ("http://[", "expected a URL such as"),
+        ("nonsense", "expected a URL such as http://user:password@host:15672, got 'nonsense'"),
         ("ftp://user:secret@host", "got '…@host'"),
     ],
 )
@@ -189,7 +295,7 @@ def test_top_is_live_in_a_terminal_and_ends_with_q(node: Node) -> None:
     url = node.http.base.replace("://", "://guest:guest@")
     main_end, terminal = pty.openpty()
     environment = {**os.environ, "TERM": "xterm-256color", "COLUMNS": "100", "LINES": "24"}
-    command = [sys.executable, "-m", "holtmq", "top", "--interval", "0.2", "--url", url]
+    command = [sys.executable, "-m", "holtmq", "top", "--interval", "0.2", "--http-url", url]
     process = subprocess.Popen(command, stdin=terminal, stdout=terminal, stderr=terminal, env=environment)
     os.close(terminal)
     shown = _read_until(main_end, b"seen")

@@ -64,7 +64,7 @@ def test_check_takes_real_exports() -> None:
 
 def test_bench_loads_a_broker_and_tells_what_it_saw(holtmq_broker: TestBroker) -> None:
     uri = f"amqp://127.0.0.1:{holtmq_broker.port}"
-    done = holtmq("bench", "--uri", uri, "-C", "2000", "-z", "20", "-q", "50", "-f", "persistent", "-c", "100", "--json")
+    done = holtmq("bench", "--amqp-url", uri, "-C", "2000", "-z", "20", "-q", "50", "-f", "persistent", "-c", "100", "--json")
     assert done.returncode == 0, done.stderr
     result = json.loads(done.stdout)
     assert (result["sent"], result["received"], result["refused"]) == (2000, 2000, 0)
@@ -82,7 +82,7 @@ def test_bench_loads_a_broker_and_tells_what_it_saw(holtmq_broker: TestBroker) -
     ],
 )
 def test_bench_without_a_broker_says_so(holtmq_broker: TestBroker, uri: str, expected: str) -> None:
-    done = holtmq("bench", "--uri", uri.format(port=holtmq_broker.port), "-z", "1")
+    done = holtmq("bench", "--amqp-url", uri.format(port=holtmq_broker.port), "-z", "1")
     assert done.returncode == 1
     assert expected in done.stderr
     assert len(done.stderr.splitlines()) == 1
@@ -100,16 +100,16 @@ def test_demo_runs_to_its_summary(tmp_path: Path) -> None:
     [
         (["explain", "x", "k", "--definitions", "/no/such/file"], 1, "/no/such/file: No such file or directory"),
         (["explain", "x", "k", "--definitions", "/"], 1, "/: Is a directory"),
-        (["explain", "x", "k"], 2, "expected one of --definitions, --data and --url"),
+        (["explain", "x", "k"], 2, "expected exactly one of --definitions, --data and --http-url"),
         (["explain", "x", "k", "--data", "/no/such/file"], 1, "/no/such/file does not exist; expected a HoltMQ file"),
-        (["queue", "list", "/no/such/file"], 1, "/no/such/file does not exist; expected a HoltMQ file"),
+        (["queue", "list", "/no/such/file"], 1, "/no/such/file does not exist; expected the path of a HoltMQ file"),
         (["queue", "list", "FILE"], 1, "is no database; expected a HoltMQ file, or none"),
         (["migrate", "/no/such/file"], 1, "/no/such/file does not exist; expected a MiniQ or litequeue file"),
         (["migrate", "FILE"], 1, "file is not a database; expected a MiniQ or litequeue file"),
         (["explain", "x"], 2, "Missing argument 'KEY'."),
         (["explain", "no", "k", "--definitions", "FILE"], 1, "no exchange 'no' in vhost '/'"),
         (["explain", "orders", "k" * 300, "--definitions", "FILE"], 1, "a routing key must be at most 255 bytes"),
-        (["explain", "orders", "k", "--header", "novalue", "--definitions", "FILE"], 2, "must be NAME=VALUE, got 'novalue'"),
+        (["explain", "orders", "k", "--header", "novalue", "--definitions", "FILE"], 2, "expected NAME=VALUE, got 'novalue'"),
         (["explain", "x", "k", "--definitions", "FILE", "--vhost", "no"], 1, "no vhost 'no' in"),
         (["definitions", "check", "EMPTY"], 1, "document: expected JSON, got line 1 column 1"),
         (["nonsense"], 2, "No such command 'nonsense'."),
@@ -151,8 +151,17 @@ def test_everyday_work_on_a_queue(tmp_path: Path) -> None:
     (popped,) = json.loads(holtmq("queue", "pop", file, "inbox", "--pattern", "#.food", "--json").stdout)
     assert (popped["id"], popped["state"]) == (first, "locked")
     assert holtmq("queue", "pop", file, "inbox", "--pattern", "#.food").returncode == 1
-    assert holtmq("queue", "purge", file, "inbox", "--yes").stdout == "1 message removed\n"
+    assert holtmq("queue", "purge", file, "inbox", "--yes").stdout == "1 message removed.\n"
     assert "no queue 'other' in" in holtmq("queue", "pop", file, "other").stderr
+
+
+def test_purging_a_file_without_a_terminal_needs_yes(tmp_path: Path) -> None:
+    file = tmp_path / "shop.db"
+    holtmq("queue", "put", file, "inbox", "hello")
+    done = holtmq("queue", "purge", file, "inbox")
+    assert done.returncode == 2
+    assert done.stderr.endswith("add --yes to run it anyway\n")
+    assert holtmq("queue", "purge", file, "inbox", "--yes").stdout == "1 message removed.\n"
 
 
 def test_failed_messages_are_retried(tmp_path: Path) -> None:
@@ -161,7 +170,7 @@ def test_failed_messages_are_retried(tmp_path: Path) -> None:
         mq.queue("q").put_many([("a", ""), ("b", "")])
         for message in mq.queue("q").pop_many(2):
             message.fail()
-    assert holtmq("queue", "retry", file, "q", "--all-failed").stdout == "2 messages made ready\n"
+    assert holtmq("queue", "retry", file, "q", "--all-failed").stdout == "2 messages made ready.\n"
     with open_file(file) as mq:
         assert mq.queue("q").size() == 2
 

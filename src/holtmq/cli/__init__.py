@@ -1,1 +1,1 @@
-"""The holtmq command: one file per command, one edge where errors become a line on stderr and an exit code."""
+"""The holtmq command: one file per group of commands; terminal output lives here and nowhere else."""

@@ -1,4 +1,4 @@
-"""holtmq users, permissions, policies: who may do what, and what names imply."""
+"""holtmq users, permissions, policies: the access to a broker, and the rules for its queues and exchanges."""
 
 from __future__ import annotations
 
@@ -6,11 +6,15 @@ from typing import Any
 
 import click
 
-from holtmq.cli.http_client import Api, api_options, json_option, table, vhost_option
+from holtmq.cli.http_client import Api, api_options
 from holtmq.cli.list_commands import COLUMNS, show_rows, value_of
+from holtmq.cli.options import json_option, parse_table, vhost_option
 from holtmq.cli.output import print_json, show
 
-TAGS_HELP = "administrator, monitoring, policymaker or management; several with commas."
+TAGS_HELP = "Tags, separated by commas: administrator, monitoring, policymaker, management."
+password_option = click.option(
+    "--password", prompt=True, hide_input=True, confirmation_prompt=True, help="Password (default: ask for it)."
+)
 
 
 def _list(api: Api, things: str, *, as_json: bool) -> None:
@@ -24,7 +28,7 @@ def _list(api: Api, things: str, *, as_json: bool) -> None:
 
 @click.group()
 def users() -> None:
-    """The users of a broker."""
+    """Manage the users of a broker."""
 
 
 @users.command("list")
@@ -37,23 +41,23 @@ def list_users(api: Api, *, as_json: bool) -> None:
 
 @users.command("add")
 @click.argument("name")
-@click.option("--password", prompt=True, hide_input=True, confirmation_prompt=True, help="Asked for where it is not given.")
+@password_option
 @click.option("--tags", default="", help=TAGS_HELP)
 @api_options
 def add_user(api: Api, name: str, password: str, tags: str) -> None:
-    """Add the user NAME. What it may do is said with `holtmq permissions set`."""
+    """Add the user NAME. Grant permissions with `holtmq permissions set`."""
     api.call("PUT", "users", name, body={"password": password, "tags": tags})
-    show(f"user {name} added")
+    show(f"User {name} added.")
 
 
 @users.command("change-password")
 @click.argument("name")
-@click.option("--password", prompt=True, hide_input=True, confirmation_prompt=True, help="Asked for where it is not given.")
+@password_option
 @api_options
 def change_password(api: Api, name: str, password: str) -> None:
-    """Give the user NAME another password."""
+    """Change the password of the user NAME."""
     api.call("PUT", "users", name, body={"password": password, "tags": api.get("users", name)["tags"]})
-    show(f"password of {name} changed")
+    show(f"Password of user {name} changed.")
 
 
 @users.command("set-tags")
@@ -61,11 +65,11 @@ def change_password(api: Api, name: str, password: str) -> None:
 @click.argument("tags", nargs=-1)
 @api_options
 def set_tags(api: Api, name: str, tags: tuple[str, ...]) -> None:
-    """Give the user NAME these TAGS and no others."""
+    """Replace the tags of the user NAME with TAGS."""
     user = api.get("users", name)
     kept = {"password_hash": user["password_hash"], "hashing_algorithm": user["hashing_algorithm"], "tags": list(tags)}
     api.call("PUT", "users", name, body=kept)
-    show(f"user {name} has the tags {', '.join(tags) or 'none'}")
+    show(f"Tags of user {name} set to {', '.join(tags)}." if tags else f"Tags of user {name} removed.")
 
 
 @users.command("delete")
@@ -74,12 +78,12 @@ def set_tags(api: Api, name: str, tags: tuple[str, ...]) -> None:
 def delete_user(api: Api, name: str) -> None:
     """Delete the user NAME."""
     api.call("DELETE", "users", name)
-    show(f"user {name} deleted")
+    show(f"User {name} deleted.")
 
 
 @click.group()
 def permissions() -> None:
-    """What users may do in the vhosts of a broker."""
+    """Manage the permissions of users in the vhosts of a broker."""
 
 
 @permissions.command("list")
@@ -98,9 +102,12 @@ def list_permissions(api: Api, *, as_json: bool) -> None:
 @vhost_option
 @api_options
 def set_permissions(api: Api, user: str, configure: str, write: str, read: str, vhost: str) -> None:
-    """Say what USER may do in a vhost: regular expressions for names, each .* unless given."""
+    """Set the permissions of USER in a vhost.
+
+    CONFIGURE, WRITE and READ are regular expressions for the names of exchanges and queues; the default of each is ".*".
+    """
     api.call("PUT", "permissions", vhost, user, body={"configure": configure, "write": write, "read": read})
-    show(f"permissions of {user} in {vhost} set")
+    show(f"Permissions of user {user} in vhost {vhost} set.")
 
 
 @permissions.command("clear")
@@ -108,14 +115,14 @@ def set_permissions(api: Api, user: str, configure: str, write: str, read: str, 
 @vhost_option
 @api_options
 def clear_permissions(api: Api, user: str, vhost: str) -> None:
-    """Take all rights of USER in a vhost away."""
+    """Remove all permissions of USER in a vhost."""
     api.call("DELETE", "permissions", vhost, user)
-    show(f"permissions of {user} in {vhost} cleared")
+    show(f"Permissions of user {user} in vhost {vhost} cleared.")
 
 
 @click.group()
 def policies() -> None:
-    """Arguments that queues and exchanges of a broker get by their names."""
+    """Manage policies, which set arguments of queues and exchanges by their names."""
 
 
 @policies.command("list")
@@ -130,17 +137,26 @@ def list_policies(api: Api, *, as_json: bool) -> None:
 @click.argument("name")
 @click.argument("pattern")
 @click.argument("definition", nargs=-1, required=True)
-@click.option("--priority", default=0, show_default=True, help="Of those that fit, the highest one applies.")
-@click.option("--apply-to", type=click.Choice(["all", "queues", "exchanges"]), default="all", show_default=True)
+@click.option("--priority", default=0, show_default=True, help="The matching policy with the highest priority applies.")
+@click.option(
+    "--apply-to",
+    type=click.Choice(["all", "queues", "exchanges"]),
+    default="all",
+    show_default=True,
+    help="Objects that the policy applies to.",
+)
 @vhost_option
 @api_options
 def set_policy(
     api: Api, name: str, pattern: str, definition: tuple[str, ...], priority: int, apply_to: str, vhost: str
 ) -> None:
-    """Set the policy NAME for names that fit PATTERN; DEFINITION is NAME=VALUE, as in max-length=1000."""
-    body = {"pattern": pattern, "definition": table(definition), "priority": priority, "apply-to": apply_to}
+    """Set the policy NAME for queues and exchanges whose name matches the regular expression PATTERN.
+
+    DEFINITION is one or more NAME=VALUE, such as max-length=1000.
+    """
+    body = {"pattern": pattern, "definition": parse_table(definition), "priority": priority, "apply-to": apply_to}
     api.call("PUT", "policies", vhost, name, body=body)
-    show(f"policy {name} set")
+    show(f"Policy {name} set.")
 
 
 @policies.command("clear")
@@ -150,4 +166,4 @@ def set_policy(
 def clear_policy(api: Api, name: str, vhost: str) -> None:
     """Delete the policy NAME."""
     api.call("DELETE", "policies", vhost, name)
-    show(f"policy {name} cleared")
+    show(f"Policy {name} cleared.")

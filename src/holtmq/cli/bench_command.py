@@ -1,4 +1,4 @@
-"""holtmq bench: load for an AMQP broker, HoltMQ or another."""
+"""holtmq bench: a load generator for AMQP brokers."""
 
 from __future__ import annotations
 
@@ -8,21 +8,44 @@ import click
 
 from holtmq.bench import Load, Result, run_load
 from holtmq.bench.load import Sample
+from holtmq.cli.options import AliasedOption, json_option
 from holtmq.client.address import Address, without_password
 
 
 @click.command()
-@click.option("--uri", default="amqp://guest:guest@127.0.0.1:5672/%2F", show_default=True, help="The broker.")
-@click.option("-x", "--producers", default=1, show_default=True, type=click.IntRange(1, 1000))
-@click.option("-y", "--consumers", default=1, show_default=True, type=click.IntRange(0, 1000))
-@click.option("-s", "--size", default=100, show_default=True, type=click.IntRange(0), help="Bytes of a body.")
-@click.option("-a", "--autoack", "auto_ack", is_flag=True, help="Consumers do not acknowledge.")
-@click.option("-q", "--qos", default=0, show_default=True, type=click.IntRange(0, 65535), help="Prefetch; 0 is no limit.")
 @click.option(
-    "-A", "--multi-ack-every", default=1, show_default=True, type=click.IntRange(1), help="Acknowledge so many at once."
+    "--amqp-url",
+    "--url",
+    "--uri",
+    "uri",
+    cls=AliasedOption,
+    metavar="URL",
+    default="amqp://guest:guest@127.0.0.1:5672/%2F",
+    show_default=True,
+    help="AMQP URL of the broker.",
+)
+@click.option("-x", "--producers", default=1, show_default=True, type=click.IntRange(1, 1000), help="Number of producers.")
+@click.option("-y", "--consumers", default=1, show_default=True, type=click.IntRange(0, 1000), help="Number of consumers.")
+@click.option("-s", "--size", default=100, show_default=True, type=click.IntRange(0), help="Message size, in bytes.")
+@click.option("-a", "--autoack", "auto_ack", is_flag=True, help="Consume with automatic acknowledgements.")
+@click.option(
+    "-q", "--qos", default=0, show_default=True, type=click.IntRange(0, 65535), help="Prefetch count; 0 is unlimited."
 )
 @click.option(
-    "-c", "--confirm", default=0, show_default=True, type=click.IntRange(0), help="Publish so far ahead of confirms; 0: none."
+    "-A",
+    "--multi-ack-every",
+    default=1,
+    show_default=True,
+    type=click.IntRange(1),
+    help="Number of messages per acknowledgement.",
+)
+@click.option(
+    "-c",
+    "--confirm",
+    default=0,
+    show_default=True,
+    type=click.IntRange(0),
+    help="Maximum number of unconfirmed messages; 0 disables publisher confirms.",
 )
 @click.option("-f", "--flag", type=click.Choice(["persistent"]), help="Persistent messages in durable queues.")
 @click.option(
@@ -31,26 +54,45 @@ from holtmq.client.address import Address, without_password
     default=0.0,
     show_default=True,
     type=click.FloatRange(0),
-    help="Messages a second in all; 0: as fast as it goes.",
+    help="Total publish rate, in messages per second; 0 is unlimited.",
 )
 @click.option(
-    "-z", "--time", "time_s", default=10.0, show_default=True, type=click.FloatRange(0.1, 3600), help="Seconds to publish."
+    "-z", "--time", "time_s", default=10.0, show_default=True, type=click.FloatRange(0.1, 3600), help="Duration, in seconds."
 )
 @click.option(
-    "-C", "--pmessages", "messages", default=0, type=click.IntRange(0), help="Messages to publish at most; 0: no limit."
+    "-C",
+    "--pmessages",
+    "messages",
+    default=0,
+    type=click.IntRange(0),
+    help="Maximum number of messages to publish; 0 is unlimited.",
 )
 @click.option(
-    "-t", "--type", "exchange_type", default="direct", show_default=True, type=click.Choice(["direct", "fanout", "topic"])
+    "-t",
+    "--type",
+    "exchange_type",
+    default="direct",
+    show_default=True,
+    type=click.Choice(["direct", "fanout", "topic"]),
+    help="Exchange type.",
 )
 @click.option(
-    "--queues", default=1, show_default=True, type=click.IntRange(1, 1000), help="Queues, each of which gets every message."
+    "--queues",
+    default=1,
+    show_default=True,
+    type=click.IntRange(1, 1000),
+    help="Number of queues; each receives every message.",
 )
 @click.option(
-    "--keys", default=1, show_default=True, type=click.IntRange(1, 100_000), help="Routing keys, each bound to the queues."
+    "--keys",
+    default=1,
+    show_default=True,
+    type=click.IntRange(1, 100_000),
+    help="Number of routing keys; each is bound to the queues.",
 )
-@click.option("--json", "as_json", is_flag=True, help="The result as JSON.")
+@json_option
 def bench(uri: str, flag: str | None, as_json: bool, **options: object) -> None:  # noqa: FBT001
-    """Load a broker and tell how fast it was. Letters are those of rabbitmq-perf-test, where it has the option."""
+    """Measure the throughput and latency of an AMQP broker. The short options are those of rabbitmq-perf-test."""
     load = Load(persistent=flag == "persistent", **options)  # type: ignore[arg-type]
     seen = Sample(0, 0, 0)
 
@@ -68,6 +110,7 @@ def bench(uri: str, flag: str | None, as_json: bool, **options: object) -> None:
 
 
 def describe(result: Result) -> str:
+    """Return the result as lines of text."""
     lines = [
         f"sent      {result.sent:12,} messages   {result.sent_per_s:12,.0f}/s",
         f"received  {result.received:12,} messages   {result.received_per_s:12,.0f}/s",

@@ -2,25 +2,34 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import click
 
-from holtmq.cli.http_client import Api, ApiError, api_options, argument_option, exchange_segment, table, vhost_option
+from holtmq.cli.http_client import Api, ApiError, api_options, exchange_segment
+from holtmq.cli.options import argument_option, parse_table, vhost_option
 from holtmq.cli.output import show
 
 EXCHANGE_TYPES = ("direct", "topic", "fanout", "headers")
+durable_option = click.option(
+    "--durable/--transient", default=True, show_default=True, help="Whether it survives a restart of the broker."
+)
 
 
 @click.group()
 def declare() -> None:
-    """Declare exchanges, queues and vhosts in a broker; what is there already must be the same."""
+    """Declare exchanges, queues and vhosts on a broker.
+
+    Declaring something that exists has no effect; it is an error if its properties differ.
+    """
 
 
 @declare.command("exchange")
 @click.argument("name")
-@click.option("--type", "type_", type=click.Choice(EXCHANGE_TYPES), default="direct", show_default=True)
-@click.option("--durable/--transient", default=True, show_default=True, help="Whether it outlives the broker.")
-@click.option("--auto-delete", is_flag=True, help="Goes with its last binding.")
-@click.option("--internal", is_flag=True, help="Only other exchanges may send to it.")
+@click.option("--type", "type_", type=click.Choice(EXCHANGE_TYPES), default="direct", show_default=True, help="Exchange type.")
+@durable_option
+@click.option("--auto-delete", is_flag=True, help="Delete the exchange when its last binding is removed.")
+@click.option("--internal", is_flag=True, help="Accept messages from other exchanges only, not from publishers.")
 @argument_option
 @vhost_option
 @api_options
@@ -28,33 +37,40 @@ def declare_exchange(
     api: Api, name: str, type_: str, arguments: tuple[str, ...], vhost: str, *, durable: bool, auto_delete: bool, internal: bool
 ) -> None:
     """Declare the exchange NAME."""
-    body = {"type": type_, "durable": durable, "auto_delete": auto_delete, "internal": internal, "arguments": table(arguments)}
-    api.call("PUT", "exchanges", vhost, name, body=body)
-    show(f"exchange {name} declared")
+    body = {
+        "type": type_,
+        "durable": durable,
+        "auto_delete": auto_delete,
+        "internal": internal,
+        "arguments": parse_table(arguments),
+    }
+    _show_declared(f"Exchange {name}", is_new=api.put("exchanges", vhost, name, body=body))
 
 
 @declare.command("queue")
 @click.argument("name")
-@click.option("--durable/--transient", default=True, show_default=True, help="Whether it outlives the broker.")
-@click.option("--auto-delete", is_flag=True, help="Goes with its last consumer.")
+@durable_option
+@click.option("--auto-delete", is_flag=True, help="Delete the queue when its last consumer is cancelled.")
 @argument_option
 @vhost_option
 @api_options
 def declare_queue(api: Api, name: str, arguments: tuple[str, ...], vhost: str, *, durable: bool, auto_delete: bool) -> None:
     """Declare the queue NAME, for example with --argument x-max-length=1000."""
-    body = {"durable": durable, "auto_delete": auto_delete, "arguments": table(arguments)}
-    api.call("PUT", "queues", vhost, name, body=body)
-    show(f"queue {name} declared")
+    body = {"durable": durable, "auto_delete": auto_delete, "arguments": parse_table(arguments)}
+    _show_declared(f"Queue {name}", is_new=api.put("queues", vhost, name, body=body))
 
 
 @declare.command("vhost")
 @click.argument("name")
-@click.option("--description", default="", help="What it is for.")
+@click.option("--description", default="", help="Description of the vhost.")
 @api_options
 def declare_vhost(api: Api, name: str, description: str) -> None:
-    """Add the vhost NAME."""
-    api.call("PUT", "vhosts", name, body={"description": description})
-    show(f"vhost {name} declared")
+    """Declare the vhost NAME."""
+    _show_declared(f"Vhost {name}", is_new=api.put("vhosts", name, body={"description": description}))
+
+
+def _show_declared(what: str, *, is_new: bool) -> None:
+    show(f"{what} created." if is_new else f"{what} already exists.")
 
 
 @click.group()
@@ -64,48 +80,48 @@ def delete() -> None:
 
 @delete.command("exchange")
 @click.argument("name")
-@click.option("--if-unused", is_flag=True, help="Only where nothing is bound to it.")
+@click.option("--if-unused", is_flag=True, help="Only if the exchange has no bindings.")
 @vhost_option
 @api_options
 def delete_exchange(api: Api, name: str, vhost: str, *, if_unused: bool) -> None:
-    """Delete the exchange NAME with its bindings."""
+    """Delete the exchange NAME and its bindings."""
     api.call("DELETE", "exchanges", vhost, name, query={"if-unused": "true" if if_unused else None})
-    show(f"exchange {name} deleted")
+    show(f"Exchange {name} deleted.")
 
 
 @delete.command("queue")
 @click.argument("name")
-@click.option("--if-unused", is_flag=True, help="Only where nobody consumes.")
-@click.option("--if-empty", is_flag=True, help="Only where no message is in it.")
+@click.option("--if-unused", is_flag=True, help="Only if the queue has no consumers.")
+@click.option("--if-empty", is_flag=True, help="Only if the queue has no messages.")
 @vhost_option
 @api_options
 def delete_queue(api: Api, name: str, vhost: str, *, if_unused: bool, if_empty: bool) -> None:
-    """Delete the queue NAME with its messages and bindings."""
+    """Delete the queue NAME, its messages and its bindings."""
     query = {"if-unused": "true" if if_unused else None, "if-empty": "true" if if_empty else None}
     api.call("DELETE", "queues", vhost, name, query=query)
-    show(f"queue {name} deleted")
+    show(f"Queue {name} deleted.")
 
 
 @delete.command("vhost")
 @click.argument("name")
 @api_options
 def delete_vhost(api: Api, name: str) -> None:
-    """Delete the vhost NAME with all that is in it."""
+    """Delete the vhost NAME and everything in it."""
     api.call("DELETE", "vhosts", name)
-    show(f"vhost {name} deleted")
+    show(f"Vhost {name} deleted.")
 
 
 @delete.command("connection")
 @click.argument("name")
 @api_options
 def close_connection(api: Api, name: str) -> None:
-    """Close the connection NAME, as `holtmq list connections` shows it."""
+    """Close the connection NAME, as shown by `holtmq list connections`."""
     api.call("DELETE", "connections", name)
-    show(f"connection {name} closed")
+    show(f"Connection {name} closed.")
 
 
 kind_option = click.option(
-    "--to", "kind", type=click.Choice(["queue", "exchange"]), default="queue", show_default=True, help="What DESTINATION is."
+    "--to", "kind", type=click.Choice(["queue", "exchange"]), default="queue", show_default=True, help="Type of DESTINATION."
 )
 
 
@@ -115,13 +131,24 @@ kind_option = click.option(
 @click.argument("key", default="")
 @kind_option
 @argument_option
+@click.option(
+    "--metadata",
+    multiple=True,
+    metavar="NAME=VALUE",
+    help="Note to keep with the binding, such as owner=sales; it has no effect on routing. Can be repeated.",
+)
 @vhost_option
 @api_options
-def bind(api: Api, source: str, destination: str, key: str, kind: str, arguments: tuple[str, ...], vhost: str) -> None:
-    """Bind the exchange SOURCE to DESTINATION by the routing key or pattern KEY."""
-    body = {"routing_key": key, "arguments": table(arguments)}
+def bind(
+    api: Api, source: str, destination: str, key: str, kind: str, arguments: tuple[str, ...], metadata: tuple[str, ...],
+    vhost: str,
+) -> None:  # fmt: skip
+    """Bind DESTINATION to the exchange SOURCE with the routing key or pattern KEY."""
+    body: dict[str, Any] = {"routing_key": key, "arguments": parse_table(arguments)}
+    if metadata:
+        body["metadata"] = parse_table(metadata)
     api.call("POST", "bindings", vhost, "e", exchange_segment(source), kind[0], destination, body=body)
-    show(f"{destination} bound to {source} by {key!r}")
+    show(f"{kind.capitalize()} {destination} bound to exchange {source} with key {key!r}.")
 
 
 @click.command()
@@ -133,14 +160,14 @@ def bind(api: Api, source: str, destination: str, key: str, kind: str, arguments
 @vhost_option
 @api_options
 def unbind(api: Api, source: str, destination: str, key: str, kind: str, arguments: tuple[str, ...], vhost: str) -> None:
-    """Remove the binding of DESTINATION to the exchange SOURCE with this KEY and these arguments."""
+    """Remove the binding of DESTINATION to the exchange SOURCE that has this KEY and these arguments."""
     between = ("bindings", vhost, "e", exchange_segment(source), kind[0], destination)
     bindings = [each for each in api.get(*between) if each["routing_key"] == key]
-    wanted = table(arguments)
+    wanted = parse_table(arguments)
     found = [each for each in bindings if each["arguments"] == wanted]
     if not found:
-        others = "; ".join(str(each["arguments"]) for each in bindings)
-        known = f"bound by it with arguments {others}" if bindings else "nothing is bound by it"
-        raise ApiError(f"no binding of {destination!r} to {source!r} by {key!r} with arguments {wanted}: {known}")
+        others = " and ".join(str(each["arguments"]) for each in bindings)
+        known = f"it is bound with arguments {others}" if bindings else "there is no binding with this key"
+        raise ApiError(f"no binding of {destination!r} to {source!r} with key {key!r} and arguments {wanted}; {known}")
     api.call("DELETE", *between, found[0]["properties_key"])
-    show(f"{destination} unbound from {source} by {key!r}")
+    show(f"{kind.capitalize()} {destination} unbound from exchange {source} with key {key!r}.")

@@ -1,4 +1,4 @@
-"""holtmq definitions: work on a topology's file."""
+"""holtmq definitions: definitions files, and those of a broker."""
 
 from __future__ import annotations
 
@@ -11,9 +11,10 @@ from rich.table import Table as Grid
 from rich.text import Text
 
 from holtmq.cli.http_client import Api, api_options
+from holtmq.cli.options import json_option
 from holtmq.cli.output import print_json, show
 from holtmq.routing.check import Finding
-from holtmq.routing.check import check as find_weak_spots
+from holtmq.routing.check import check as find_problems
 from holtmq.routing.explanation_text import count
 from holtmq.topology import Topology
 from holtmq.topology.definitions_file import parse
@@ -23,46 +24,49 @@ LEVEL_STYLES = {"warning": "yellow", "notice": "cyan"}
 
 @click.group()
 def definitions() -> None:
-    """Work on definitions files, as RabbitMQ and HoltMQ export them."""
+    """Export, import and check definitions files, in the format of RabbitMQ."""
 
 
 @definitions.command("export")
 @click.argument("file", type=click.Path(path_type=Path), required=False)
-@click.option("--vhost", "-V", help="Only what is in this vhost.")
+@click.option("--vhost", "-V", help="Export only this vhost.")
 @api_options
 def export(api: Api, file: Path | None, vhost: str | None) -> None:
-    """Write the definitions of a broker to FILE, or print them."""
+    """Write the definitions of a broker to FILE; without FILE, print them."""
     document = api.get("definitions") if vhost is None else api.get("definitions", vhost)
     if file is None:
         print_json(document)
         return
     file.write_text(json.dumps(document, indent=2, ensure_ascii=False) + "\n", encoding="utf-8")
-    show(Text(f"definitions written to {file}"))
+    show(f"Definitions exported to {file}.")
 
 
 @definitions.command("import")
 @click.argument("file", type=click.Path(path_type=Path))
-@click.option("--vhost", "-V", help="Into this vhost, where the file names none.")
+@click.option("--vhost", "-V", help="Vhost of definitions that do not name one.")
 @api_options
 def import_(api: Api, file: Path, vhost: str | None) -> None:
-    """Add what FILE says to a broker; nothing is removed, and a file that cannot be used changes nothing."""
+    """Import FILE into a broker.
+
+    Definitions are added and nothing is removed. If FILE is invalid, nothing is imported.
+    """
     document = parse(file.read_bytes())
     api.call("POST", "definitions", *([vhost] if vhost is not None else []), body=document)
-    show(Text(f"definitions of {file} taken in"))
+    show(f"Definitions imported from {file}.")
 
 
 @definitions.command()
 @click.argument("file", type=click.Path(path_type=Path))
-@click.option("--json", "as_json", is_flag=True, help="Print JSON for scripts.")
-@click.option("--strict", is_flag=True, help="Exit with 1 where there is a warning.")
+@json_option
+@click.option("--strict", is_flag=True, help="Exit with code 1 if there is a warning.")
 def check(file: Path, *, as_json: bool, strict: bool) -> int:
-    """Say what is weak in the topology of FILE.
+    """Check the topology in FILE for problems.
 
-    Warnings are almost surely mistakes: bindings shadowed by others, exchanges that lead nowhere, alternate exchanges that do
-    not exist. Notices may well be meant, such as queues that are reached only by their name.
+    A warning is almost certainly a mistake: a binding shadowed by another, an exchange that leads to no queue, an alternate
+    exchange that does not exist. A notice may be intended, such as a queue that is reached only through the default exchange.
     """
     topology = Topology.from_definitions(file)
-    findings = find_weak_spots(topology)
+    findings = find_problems(topology)
     if as_json:
         print_json([asdict(finding) for finding in findings])
     else:
@@ -89,4 +93,4 @@ def _print_findings(topology: Topology, findings: list[Finding]) -> None:
         show(grid)
     warnings = sum(finding.level == "warning" for finding in findings)
     notices = len(findings) - warnings
-    show(f"{count(warnings, 'warning')}, {count(notices, 'notice')}" if findings else "No weak spots found.")
+    show(f"{count(warnings, 'warning')}, {count(notices, 'notice')}" if findings else "No problems found.")

@@ -1,4 +1,4 @@
-"""holtmq demo: the whole system, run once, ending with a summary."""
+"""holtmq demo: run every part of the system once, and end with a summary."""
 
 from __future__ import annotations
 
@@ -27,6 +27,7 @@ from holtmq.client.publisher import Outgoing, Publisher
 from holtmq.embedded import EmbeddedBroker
 from holtmq.routing import Router
 from holtmq.routing.check import check
+from holtmq.routing.explanation_text import count as plural
 from holtmq.testing import running_broker
 from holtmq.topology import Binding, Exchange, Queue, Topology
 from holtmq.wire.content import encode_properties
@@ -42,10 +43,10 @@ A_DAY_OF_ORDERS = (
     "if(id % 9 = 0, '{\"vip\": true}', null) as headers",
     "concat('order ', id, repeat('.', cast(pmod(xxhash64(id, 1), 300) as int))) as body",
     "concat('m-', id) as message_id",
-    # more in the afternoon: the sum of two draws, over 86,400 seconds
+    # The sum of two random numbers, over the 86,400 seconds of a day: most orders come around noon.
     "timestamp_seconds(1767225600 + pmod(xxhash64(id, 2), 43200) + pmod(xxhash64(id, 3), 43200)) as timestamp",
 )
-"""As expressions of Spark's over an id."""
+"""Spark SQL expressions over the column `id`."""
 
 
 @click.command()
@@ -54,34 +55,34 @@ A_DAY_OF_ORDERS = (
     default="demo",
     show_default=True,
     type=click.Path(path_type=Path, file_okay=False),
-    help="Where the report goes.",
+    help="Directory for the report.",
 )
 @click.option(
     "--pages/--no-pages",
     default=None,
-    help="Leave a broker running at the end, with its pages to look at.  [default: where there is a terminal, and no CI]",
+    help="Keep a broker with its web UI running at the end.  [default: only in a terminal, and not in CI]",
 )
-@click.option("--spark/--no-spark", default=True, help="With the pipeline on Spark, which takes half a minute.")
+@click.option("--spark/--no-spark", default=True, help="Run the Spark pipeline, which takes half a minute.")
 def demo(folder: Path, *, pages: bool | None, spark: bool) -> None:
-    """Run the whole system once: explain routes, use a durable queue and a broker, archive and compare traffic on Spark."""
+    """Run the whole system once: routing, the embedded queue, the broker and the Spark pipeline."""
     topology = shop()
     router = Router(topology)
 
-    show(Rule("Why did this message go there?", align="left"))
+    show(Rule("Why does this message go there?", align="left"))
     show(explanation_view(router.explain("orders", "orders.electronics.laptops.premium", {"vip": True})))
-    show(Rule("And why did this one not arrive?", align="left"))
+    show(Rule("Why does this message not arrive?", align="left"))
     show(explanation_view(router.explain("orders", "order.food", {})))
 
-    show(Rule("What is weak in this topology?", align="left"))
+    show(Rule("Problems in this topology", align="left"))
     findings = check(topology)
     for finding in findings:
         show(Text(f"{finding.level}: {finding.subject}: {finding.message}"))
 
     show(Rule("A durable queue in one file", align="left"))
     consumed = _use_a_file(topology)
-    show(Rule("A broker, and a client of RabbitMQ's", align="left"))
+    show(Rule("A broker, used with pika", align="left"))
     served = _use_a_broker()
-    show(Rule("Traffic, through a pickled copy of the router", align="left"))
+    show(Rule("Routing throughput, with a pickled copy of the router", align="left"))
     _route_traffic(pickle.loads(pickle.dumps(router)))
     archived = 0
     if spark:
@@ -89,15 +90,15 @@ def demo(folder: Path, *, pages: bool | None, spark: bool) -> None:
         archived = _use_spark(topology, folder)
     show(
         f"\nSummary: {len(topology.exchanges)} exchanges, {len(topology.queues)} queues, {len(topology.bindings)} bindings, "
-        f"{len(findings)} weak spot;\n"
-        f"{consumed} messages by file, {served} by broker, {MESSAGES:,} routed, {archived:,} archived."
+        f"{plural(len(findings), 'problem')};\n"
+        f"{consumed} messages in the embedded queue, {served} in the broker, {MESSAGES:,} routed, {archived:,} archived."
     )
     if pages if pages is not None else sys.stdin.isatty() and sys.stdout.isatty() and "CI" not in os.environ:
         _leave_pages_open(topology, folder)
 
 
 def shop() -> Topology:
-    """A small shop: orders by category, an audit of everything, reports by header, and a place for what nobody wants."""
+    """Return the topology of a small shop: orders by category, an audit log, a VIP desk, and a queue for unrouted orders."""
     orders = Exchange("orders", "topic", arguments={"alternate-exchange": "unclaimed"})
     exchanges = (orders, Exchange("audit", "fanout"), Exchange("desks", "headers"), Exchange("unclaimed", "fanout"))
     queues = tuple(map(Queue, ("laptops", "food", "premium", "audit-log", "vip-desk", "lost-and-found")))
@@ -117,7 +118,7 @@ def shop() -> Topology:
 
 
 def _use_a_file(topology: Topology) -> int:
-    """Publish through the shop's exchanges into a file, and work on its queues from producers and consumers."""
+    """Publish through the exchanges of the shop into a file, then use a producer and a consumer."""
     with TemporaryDirectory(prefix="holtmq-demo-") as folder, EmbeddedBroker(Path(folder) / "shop.db") as mq:
         for exchange in topology.exchanges:
             mq.declare_exchange(exchange.name, exchange.type, arguments=exchange.arguments)
@@ -128,7 +129,7 @@ def _use_a_file(topology: Topology) -> int:
         mq.publish("one laptop, please", "orders.electronics.laptops.premium", exchange="orders", headers={"vip": True})
         message = mq.queue("premium").pop("orders.#.premium")
         assert message is not None
-        show(f"popped by orders.#.premium: {message.text!r}, priority {message.priority}, attempt {message.attempts}")
+        show(f"Message popped with the pattern orders.#.premium: {message.text!r}, priority {message.priority}")
         message.ack()
 
         remaining = Semaphore(0)
@@ -147,11 +148,11 @@ def _use_a_file(topology: Topology) -> int:
 
 
 def _use_a_broker() -> int:
-    """pika against a broker on a file: confirmed publishes, a rejected message, its dead letter."""
+    """Use a broker through pika: publish with confirms, consume, and reject a message into a dead-letter queue."""
     try:
         import pika
     except ImportError:
-        show("pika is not installed here: pip install pika, and it will talk to a broker at this place")
+        show("Skipped: pika is not installed (pip install pika)")
         return 0
     with TemporaryDirectory(prefix="holtmq-demo-") as folder, running_broker(Path(folder) / "shop.db") as broker:
         started = time.perf_counter()
@@ -172,18 +173,18 @@ def _use_a_broker() -> int:
             _, properties, body = channel.basic_get("dead", auto_ack=True)
         elapsed_s = time.perf_counter() - started
         reason = properties.headers["x-death"][0]["reason"]
-        show(f"pika on {broker.url}: {PUBLISHED} messages confirmed one by one, on disk, and consumed in {elapsed_s:.2f} s")
-        show(f"the last one was rejected and lay with the dead letters: {body.decode()!r}, {reason}")
+        show(f"pika on {broker.url}: {PUBLISHED} messages published, confirmed one by one and consumed in {elapsed_s:.2f} s")
+        show(f"The last one, {body.decode()!r}, was rejected and dead-lettered (reason: {reason})")
     return PUBLISHED
 
 
 def _use_spark(topology: Topology, folder: Path) -> int:
-    """A day of orders to a broker, from there into an archive; a change tried out on it; a report on it."""
+    """Publish a day of orders, archive them, compare two topologies over the archive, and write a report."""
     try:
         from holtmq.cli.pipeline_commands import show_comparison
         from holtmq.spark import archive, compare, publish, report, session
     except ImportError:
-        show("Spark is not installed here: pip install 'holtmq[spark]', and this place shows an archive and a report")
+        show("Skipped: Spark is not installed (pip install 'holtmq[spark]')")
         return 0
     spark = session("local[2]", app_name="holtmq demo")
     with TemporaryDirectory(prefix="holtmq-demo-") as name:
@@ -192,20 +193,20 @@ def _use_spark(topology: Topology, folder: Path) -> int:
         with running_broker(Path(name) / "shop.db", definitions=str(definitions)) as broker:
             published = publish(spark.range(ORDERS).selectExpr(*A_DAY_OF_ORDERS), url=broker.url)
             summary = archive(spark, "audit-log", stored, url=broker.url)
-        show(f"{published.confirmed:,} orders published and confirmed; {summary.messages:,} archived from the queue audit-log")
+        show(f"{published.confirmed:,} orders published and confirmed, {summary.messages:,} archived from the queue audit-log")
         orders = spark.read.parquet(stored)
         changed = Topology(topology.exchanges, topology.queues, (*topology.bindings[:2], *topology.bindings[3:]))
-        show("If the binding of orders.food went:")
+        show("Effect of removing the binding orders.food:")
         show_comparison(compare(orders, topology, changed))
         folder.mkdir(parents=True, exist_ok=True)
         report(orders, topology, title="A day at the shop").write_html(folder / "report.html")
     spark.stop()
-    show(f"A report on that day, to look at in a browser: {folder / 'report.html'}")
+    show(f"Report: {folder / 'report.html'}")
     return summary.messages
 
 
 def _leave_pages_open(topology: Topology, folder: Path) -> None:
-    """A broker with the shop and some traffic, until somebody has seen enough."""
+    """Run a broker with the shop and some traffic until the user interrupts it."""
     from holtmq.config import Config
     from holtmq.server.run import running
 
@@ -217,10 +218,10 @@ def _leave_pages_open(topology: Topology, folder: Path) -> None:
         )
         with running(config) as server:
             if server.http_address is None:
-                show("The pages are not installed here: pip install 'holtmq[management]'")
+                show("Skipped: the web UI is not installed (pip install 'holtmq[management]')")
                 return
-            show(Rule("Look at it", align="left"))
-            show(f"The pages are at {server.http_address} (user guest, password guest); Ctrl-C ends this.")
+            show(Rule("Web UI", align="left"))
+            show(f"Open {server.http_address} (user guest, password guest). Press Ctrl-C to stop.")
             _publish_until_interrupted(server.address)
 
 

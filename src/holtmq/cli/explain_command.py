@@ -2,71 +2,66 @@
 
 from __future__ import annotations
 
-import json
 from pathlib import Path
 
 import click
 
 from holtmq.cli.explanation_view import explanation_view
+from holtmq.cli.http_client import Api
+from holtmq.cli.options import AliasedOption, header_option, json_option, parse_table, vhost_option
 from holtmq.cli.output import print_json, show
 from holtmq.routing import Router
-from holtmq.table import FieldValue
-from holtmq.topology import DEFAULT_VHOST, Topology
+from holtmq.topology import Topology
+
+FIELDS = {
+    "exchanges": ("name", "type", "durable", "auto_delete", "internal", "arguments", "vhost"),
+    "queues": ("name", "durable", "auto_delete", "exclusive", "arguments", "vhost"),
+    "bindings": ("source", "destination", "destination_type", "routing_key", "arguments", "vhost"),
+    "policies": ("name", "pattern", "apply-to", "definition", "priority", "vhost"),
+}
+"""The fields of the HTTP API's objects that define a topology; the others are statistics."""
 
 
 @click.command()
 @click.argument("exchange")
 @click.argument("key")
-@click.option("--header", "headers", multiple=True, metavar="NAME=VALUE", help="A header of the message; may be repeated.")
+@header_option
+@click.option("--definitions", "file", type=click.Path(path_type=Path), help="Definitions file exported by RabbitMQ or HoltMQ.")
+@click.option("--data", type=click.Path(path_type=Path), help="HoltMQ file.")
 @click.option(
-    "--definitions",
-    "file",
-    type=click.Path(path_type=Path),
-    help="The topology: a definitions file as RabbitMQ and HoltMQ export it.",
+    "--http-url",
+    "--url",
+    "url",
+    cls=AliasedOption,
+    metavar="URL",
+    help="HTTP API of a running broker, such as http://guest:guest@127.0.0.1:15672.",
 )
-@click.option("--data", type=click.Path(path_type=Path), help="The topology: a HoltMQ file.")
-@click.option("--url", help="The topology: that of a running broker, as in http://guest:guest@127.0.0.1:15672.")
-@click.option("--vhost", default=DEFAULT_VHOST, show_default=True, help="The vhost to look at.")
-@click.option("--json", "as_json", is_flag=True, help="Print JSON for scripts.")
+@vhost_option
+@json_option
 def explain(
     exchange: str, key: str, headers: tuple[str, ...], file: Path | None, data: Path | None, url: str | None, vhost: str,
     *, as_json: bool,
 ) -> None:  # fmt: skip
-    """Say why a message published to EXCHANGE under KEY goes where it goes, and what came close.
+    """Explain where a message published to EXCHANGE with the routing key KEY goes, and why.
 
-    The topology is that of a definitions file, of a HoltMQ file, or of a running broker.
+    Bindings that nearly match are shown with the reason why they do not.
 
-    EXCHANGE may be "" for the default exchange. A header's VALUE is read as JSON where it is JSON, so that true and 1 are
-    a boolean and an integer, and '"1"' is a string; everything else is a string as it stands.
+    The topology comes from a definitions file, a HoltMQ file or a running broker: use exactly one of --definitions, --data
+    and --http-url.
+
+    EXCHANGE is "" for the default exchange. The VALUE of a header is parsed as JSON if possible: true is a boolean, 1 an
+    integer and '"1"' a string. Any other value is a string.
     """
     topology = _topology(file, data, url, vhost)
     if vhost not in topology.vhosts:
         raise click.ClickException(
             f"no vhost {vhost!r} in {file or data or 'the broker'}, expected one of {', '.join(topology.vhosts)}"
         )
-    explanation = Router(topology, vhost).explain(exchange, key, dict(map(parse_header, headers)))
+    explanation = Router(topology, vhost).explain(exchange, key, parse_table(headers))
     if as_json:
         print_json(explanation.to_dict())
     else:
         show(explanation_view(explanation))
-
-
-def _topology_of_broker(url: str, vhost: str) -> Topology:
-    """What is in a vhost now: more than its definitions, which are only of what lasts."""
-    from holtmq.cli.http_client import Api  # which reads headers with `parse_header`
-
-    parts = {name: Api(url).get(name, vhost) for name in ("exchanges", "queues", "bindings", "policies")}
-    fields = {
-        "exchanges": ("name", "type", "durable", "auto_delete", "internal", "arguments", "vhost"),
-        "queues": ("name", "durable", "auto_delete", "exclusive", "arguments", "vhost"),
-        "bindings": ("source", "destination", "destination_type", "routing_key", "arguments", "vhost"),
-        "policies": ("name", "pattern", "apply-to", "definition", "priority", "vhost"),
-    }
-    known = {
-        name: [{field: item[field] for field in fields[name]} for item in items if item.get("source", item.get("name"))]
-        for name, items in parts.items()
-    }
-    return Topology.from_definitions({**known, "vhosts": [{"name": vhost}]})
 
 
 def _topology(file: Path | None, data: Path | None, url: str | None, vhost: str) -> Topology:
@@ -77,14 +72,16 @@ def _topology(file: Path | None, data: Path | None, url: str | None, vhost: str)
             return Topology.load(data)
         case None, None, str():
             return _topology_of_broker(url, vhost)
-    raise click.UsageError("expected one of --definitions, --data and --url")
+    raise click.UsageError("expected exactly one of --definitions, --data and --http-url")
 
 
-def parse_header(text: str) -> tuple[str, FieldValue]:
-    name, separator, value = text.partition("=")
-    if not separator or not name:
-        raise click.BadParameter(f"a header must be NAME=VALUE, got {text!r}")
-    try:
-        return name, json.loads(value)
-    except json.JSONDecodeError:
-        return name, value
+def _topology_of_broker(url: str, vhost: str) -> Topology:
+    """Return everything in a vhost; the definitions of a broker contain only what is durable."""
+    api = Api(url)
+    parts = {
+        name: [
+            {field: item[field] for field in fields} for item in api.get(name, vhost) if item.get("source", item.get("name"))
+        ]
+        for name, fields in FIELDS.items()
+    }
+    return Topology.from_definitions({**parts, "vhosts": [{"name": vhost}]})

@@ -1,4 +1,4 @@
-"""holtmq list, holtmq status: what a broker has."""
+"""holtmq list, holtmq status: the objects of a broker and its state."""
 
 from __future__ import annotations
 
@@ -8,13 +8,14 @@ import click
 from rich.table import Table as Grid
 from rich.text import Text
 
-from holtmq.cli.http_client import Api, api_options, json_option
+from holtmq.cli.http_client import Api, api_options
+from holtmq.cli.options import json_option
 from holtmq.cli.output import print_json, show
 
 COLUMNS = {
     "queues": ("name", "messages_ready", "messages_unacknowledged", "consumers", "message_stats.publish_details.rate"),
     "exchanges": ("name", "type", "durable", "message_stats.publish_in_details.rate", "arguments"),
-    "bindings": ("source", "destination_type", "destination", "routing_key", "arguments"),
+    "bindings": ("source", "destination_type", "destination", "routing_key", "arguments", "created_at", "metadata"),
     "connections": ("name", "user", "vhost", "state", "channels", "user_provided_name"),
     "channels": ("name", "user", "consumer_count", "messages_unacknowledged", "prefetch_count"),
     "consumers": ("queue.name", "consumer_tag", "ack_required", "prefetch_count", "channel_details.name"),
@@ -34,16 +35,19 @@ HEADINGS = {"message_stats.publish_details.rate": "in/s", "message_stats.publish
 @click.argument("things", type=click.Choice(list(COLUMNS)))
 @click.argument("columns", nargs=-1)
 @api_options
-@click.option("--vhost", "-V", help="Only what is in this vhost.")
-@click.option("--name", help="Only what has this text in its name.")
-@click.option("--sort", help="The column to sort by.")
-@click.option("--reverse", is_flag=True, help="The other way round.")
+@click.option("--vhost", "-V", help="Only objects in this vhost.")
+@click.option("--name", help="Only objects whose name contains this text.")
+@click.option("--sort", help="Column to sort by.")
+@click.option("--reverse", is_flag=True, help="Sort in descending order.")
 @json_option
 def list_(
     things: str, columns: tuple[str, ...], api: Api, vhost: str | None, name: str | None, sort: str | None,
     *, reverse: bool, as_json: bool,
 ) -> None:  # fmt: skip
-    """List THINGS, with the COLUMNS that one likes to see; dotted ones reach into objects, as in message_stats.publish."""
+    """List the objects of a broker.
+
+    COLUMNS selects the columns to show; a dot selects a field of a nested object, as in message_stats.publish.
+    """
     path = (things, vhost) if vhost is not None and things in IN_VHOSTS else (things,)
     items = api.get(*path, name=name, sort=sort, sort_reverse="true" if reverse else None)
     if vhost is not None and things not in IN_VHOSTS:
@@ -57,6 +61,7 @@ def list_(
 
 
 def show_rows(headings: list[str], rows: list[list[Any]], empty: str) -> None:
+    """Print a table, or the text `empty` if it has no rows."""
     if not rows:
         show(empty)
         return
@@ -70,6 +75,7 @@ def show_rows(headings: list[str], rows: list[list[Any]], empty: str) -> None:
 
 
 def value_of(item: dict[str, Any], column: str) -> Any:
+    """Return the field that a dotted name selects, or None if there is no such field."""
     value: Any = item
     for name in column.split("."):
         value = value.get(name) if isinstance(value, dict) else None
@@ -98,7 +104,7 @@ def _shown(value: Any) -> str:
 @api_options
 @json_option
 def status(api: Api, *, as_json: bool) -> None:
-    """How the broker is: what it has, what goes through it, where it listens."""
+    """Show the version, listeners, totals and message rates of a broker."""
     overview = api.get("overview")
     if as_json:
         print_json(overview)
@@ -108,7 +114,7 @@ def status(api: Api, *, as_json: bool) -> None:
     grid = Grid.grid(padding=(0, 3, 0, 0))
     for name, value in (
         ("broker", f"{overview['product_name']} {overview['product_version']}, {overview['cluster_name']}"),
-        ("listens on", listeners),
+        ("listeners", listeners),
         ("connections, channels", f"{totals['connections']:,}, {totals['channels']:,}"),
         ("exchanges, queues, consumers", f"{totals['exchanges']:,}, {totals['queues']:,}, {totals['consumers']:,}"),
         ("messages ready, unacknowledged", f"{lengths['messages_ready']:,}, {lengths['messages_unacknowledged']:,}"),

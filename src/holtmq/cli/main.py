@@ -1,4 +1,4 @@
-"""The root of the command line, and the edge that turns errors into one line on stderr and an exit code."""
+"""The root of the command line, and the edge where errors become one line on stderr and an exit code."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ for command in (
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Run a command line (that of the process unless told) and return its exit code."""
+    """Run a command line, by default that of the process, and return the exit code."""
     try:
         code = cli.main(arguments, prog_name="holtmq", standalone_mode=False)
     except click.exceptions.NoArgsIsHelpError as error:
@@ -51,18 +51,18 @@ def main(arguments: Sequence[str] | None = None) -> int:
     except click.ClickException as error:
         return _fail(error.format_message(), error.exit_code)
     except (HoltmqError, OSError) as error:
-        return _fail(_tell(error), FAILURE)
+        return _fail(_text(error), FAILURE)
     except (click.Abort, KeyboardInterrupt):
         return _fail("interrupted", INTERRUPTED)
     return code if isinstance(code, int) else 0
 
 
 def run() -> None:
-    """The entry point of the holtmq command."""
+    """Run the holtmq command and exit."""
     sys.exit(main())
 
 
-def _tell(error: Exception) -> str:
+def _text(error: Exception) -> str:
     if isinstance(error, OSError) and error.strerror and error.filename:
         return f"{error.filename}: {error.strerror}"
     return str(error)

@@ -7,17 +7,25 @@ import sys
 from typing import Any
 
 import click
-from rich.text import Text
 
-from holtmq.cli.explain_command import parse_header
-from holtmq.cli.http_client import Api, api_options, exchange_segment, json_option, table, vhost_option
+from holtmq.cli.http_client import Api, api_options, exchange_segment
 from holtmq.cli.list_commands import show_rows
+from holtmq.cli.options import (
+    header_option,
+    json_option,
+    parse_header,
+    parse_table,
+    require_confirmation,
+    vhost_option,
+    yes_option,
+)
 from holtmq.cli.output import print_json, show
 from holtmq.routing.explanation_text import count
 
 NOT_ROUTED = 3
+"""The exit code of a publish that reached no queue."""
 NUMERIC = ("priority", "delivery_mode", "timestamp")
-SHOWN_BYTES = 200
+SHOWN_CHARACTERS = 200
 ACK_MODES = {
     "requeue": "ack_requeue_true",
     "remove": "ack_requeue_false",
@@ -29,22 +37,31 @@ ACK_MODES = {
 @click.argument("exchange")
 @click.argument("key")
 @click.argument("body", required=False)
-@click.option("--header", "headers", multiple=True, metavar="NAME=VALUE", help="A header; may be repeated.")
+@header_option
 @click.option(
-    "--property", "properties", multiple=True, metavar="NAME=VALUE", help="As in content_type=text/plain; may be repeated."
+    "--property",
+    "properties",
+    multiple=True,
+    metavar="NAME=VALUE",
+    help="Message property, such as content_type=text/plain. Can be repeated.",
 )
-@click.option("--persistent/--transient", default=True, show_default=True, help="Whether it is to outlive the broker.")
+@click.option(
+    "--persistent/--transient", default=True, show_default=True, help="Whether the message survives a restart of the broker."
+)
 @vhost_option
 @api_options
 def publish(
     api: Api, exchange: str, key: str, body: str | None, headers: tuple[str, ...], properties: tuple[str, ...], vhost: str,
     *, persistent: bool,
 ) -> int:  # fmt: skip
-    """Publish BODY, or what comes on stdin, to EXCHANGE under KEY. Exits with 3 where no queue took it."""
+    """Publish BODY to EXCHANGE with the routing key KEY; without BODY, read it from stdin.
+
+    Exit with code 3 if the message reaches no queue.
+    """
     content = sys.stdin.buffer.read() if body is None else body.encode()
     given: dict[str, Any] = {"delivery_mode": 2 if persistent else 1, **dict(map(_property, properties))}
     if headers:
-        given["headers"] = table(headers)
+        given["headers"] = parse_table(headers)
     message = {
         "properties": given,
         "routing_key": key,
@@ -52,29 +69,33 @@ def publish(
         "payload_encoding": "base64",
     }
     answer = api.call("POST", "exchanges", vhost, exchange_segment(exchange), "publish", body=message)
-    show("published and routed" if answer["routed"] else "published, but no queue took it; holtmq explain says why")
+    show("Message published." if answer["routed"] else "Message published, but it reached no queue; see holtmq explain.")
     return 0 if answer["routed"] else NOT_ROUTED
 
 
 def _property(text: str) -> tuple[str, Any]:
-    """Most properties are texts, whatever they look like."""
+    """Return the name and value of a property; most are strings, even if they look like numbers."""
     name, value = parse_header(text)
     return name, value if name in NUMERIC else text.partition("=")[2]
 
 
 @click.command()
 @click.argument("queue")
-@click.option("--count", "number", default=1, show_default=True, help="How many messages.")
+@click.option("--count", "number", default=1, show_default=True, help="Maximum number of messages to get.")
 @click.option(
-    "--ack-mode", type=click.Choice(list(ACK_MODES)), default="requeue", show_default=True, help="What happens to them."
+    "--ack-mode",
+    type=click.Choice(list(ACK_MODES)),
+    default="requeue",
+    show_default=True,
+    help="Requeue the messages, remove them, or reject them (dead-letter).",
 )
 @vhost_option
 @json_option
 @api_options
 def get(api: Api, queue: str, number: int, ack_mode: str, vhost: str, *, as_json: bool) -> int:
-    """Get messages of QUEUE, and put them back unless told otherwise. Exits with 1 where there is none."""
-    asked = {"count": number, "ackmode": ACK_MODES[ack_mode], "encoding": "auto"}
-    messages = api.call("POST", "queues", vhost, queue, "get", body=asked)
+    """Get messages from QUEUE and, by default, requeue them. Exit with code 1 if the queue is empty."""
+    request = {"count": number, "ackmode": ACK_MODES[ack_mode], "encoding": "auto"}
+    messages = api.call("POST", "queues", vhost, queue, "get", body=request)
     if as_json:
         print_json(messages)
     elif not messages:
@@ -90,30 +111,35 @@ def get(api: Api, queue: str, number: int, ack_mode: str, vhost: str, *, as_json
 
 def _payload(message: dict[str, Any]) -> str:
     text: str = message["payload"]
-    shown = text[:SHOWN_BYTES] + ("…" if len(text) > SHOWN_BYTES else "")
+    shown = text[:SHOWN_CHARACTERS] + ("…" if len(text) > SHOWN_CHARACTERS else "")
     return f"base64 {shown}" if message["payload_encoding"] == "base64" else shown
 
 
 @click.command()
 @click.argument("queue")
+@yes_option
 @vhost_option
 @api_options
-def purge(api: Api, queue: str, vhost: str) -> None:
-    """Remove all ready messages of QUEUE."""
+def purge(api: Api, queue: str, vhost: str, *, yes: bool) -> None:
+    """Remove all ready messages from QUEUE."""
+    require_confirmation(f"Remove all ready messages from queue {queue}?", yes=yes)
     api.call("DELETE", "queues", vhost, queue, "contents")
-    show(f"queue {queue} purged")
+    show(f"Queue {queue} purged.")
 
 
 @click.command()
 @click.argument("source")
 @click.argument("destination")
-@click.option("--count", "number", type=int, help="At most so many; all unless told.")
+@click.option("--count", "number", type=int, help="Maximum number of messages to move (default: all).")
 @vhost_option
 @api_options
 def move(api: Api, source: str, destination: str, number: int | None, vhost: str) -> None:
-    """Move messages from the queue SOURCE to the end of DESTINATION, with their routing keys and properties."""
+    """Move messages from the queue SOURCE to the end of the queue DESTINATION.
+
+    The messages keep their routing keys and properties.
+    """
     body: dict[str, Any] = {"destination": destination}
     if number is not None:
         body["count"] = number
     moved = api.call("POST", "queues", vhost, source, "move", body=body)["moved"]
-    show(Text(f"{count(moved, 'message')} moved from {source} to {destination}"))
+    show(f"{count(moved, 'message')} moved from {source} to {destination}.")

@@ -1,4 +1,4 @@
-"""holtmq migrate: a MiniQ or litequeue file becomes a HoltMQ file."""
+"""holtmq migrate: convert a MiniQ or litequeue file."""
 
 from __future__ import annotations
 
@@ -11,19 +11,20 @@ from rich.progress import Progress
 from rich.table import Table as Grid
 from rich.text import Text
 
+from holtmq.cli.options import json_option
 from holtmq.cli.output import print_json, show
 from holtmq.embedded.legacy import migrate as migrate_file
 
 
 @click.command()
 @click.argument("file", type=click.Path(path_type=Path))
-@click.option("--output", type=click.Path(path_type=Path), help="The new file; FILE with .holtmq.db at its end unless told.")
-@click.option("--json", "as_json", is_flag=True, help="Print JSON for scripts.")
+@click.option("--output", type=click.Path(path_type=Path), help="File to create (default: FILE with the suffix .holtmq.db).")
+@json_option
 def migrate(file: Path, output: Path | None, *, as_json: bool) -> None:
-    """Make a HoltMQ file of the MiniQ or litequeue FILE, which is left as it is.
+    """Convert the MiniQ or litequeue FILE to a HoltMQ file. FILE is not changed.
 
-    Statuses, topics, priorities and times are kept, the words of topics are indexed. The new file appears whole when all is
-    done; if anything goes wrong there is none.
+    Statuses, topics, priorities and times are kept. The new file appears when the conversion is complete; if it fails, no
+    file is created.
     """
     target = output or file.with_name(f"{file.stem}.holtmq.db")
     with Progress(console=Console(stderr=True), transient=True, disable=not sys.stderr.isatty()) as progress:
@@ -35,4 +36,4 @@ def migrate(file: Path, output: Path | None, *, as_json: bool) -> None:
     grid = Grid("queue", "ready", "locked", "done", "failed")
     for name, states in report.queues.items():
         grid.add_row(Text(name), *(f"{states[state]:,}" for state in ("ready", "locked", "done", "failed")))
-    show(grid, f"{report.messages:,} messages are in {report.target} now; {report.source} is as it was.")
+    show(grid, f"{report.messages:,} messages copied from {report.source} to {report.target}.")

@@ -1,4 +1,4 @@
-"""Where commands print to: a terminal gets colours and its own width, a pipe gets plain text, a script gets JSON."""
+"""The output of commands: colours and the full width in a terminal, plain text in a pipe, JSON for scripts."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ PIPE_WIDTH = 120
 
 
 def show(*parts: RenderableType) -> None:
-    """Print as rich does; to a pipe without the blanks that fill up its lines."""
+    """Print with rich; a pipe gets lines without trailing blanks."""
     console = Console(width=None if sys.stdout.isatty() else PIPE_WIDTH, highlight=False, markup=False, emoji=False)
     if console.is_terminal:
         console.print(*parts, sep="\n")
@@ -23,4 +23,5 @@ def show(*parts: RenderableType) -> None:
 
 
 def print_json(value: Any) -> None:
+    """Print a value as indented JSON."""
     print(json.dumps(value, indent=2, ensure_ascii=False))

@@ -15,7 +15,7 @@ import click
 from rich.table import Table as Grid
 from rich.text import Text
 
-from holtmq.cli.explain_command import parse_header
+from holtmq.cli.options import parse_header
 from holtmq.cli.output import print_json, show
 from holtmq.errors import HoltmqError
 from holtmq.topology import DEFAULT_VHOST, Topology

@@ -1,4 +1,4 @@
-"""holtmq queue: everyday work on the queues of a HoltMQ file."""
+"""holtmq queue: the queues of a HoltMQ file."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ import click
 from rich.table import Table as Grid
 from rich.text import Text
 
-from holtmq.cli.explain_command import parse_header
+from holtmq.cli.options import header_option, json_option, parse_table, require_confirmation, yes_option
 from holtmq.cli.output import print_json, show
 from holtmq.embedded import EmbeddedBroker, Message
 from holtmq.embedded.message import STATE_NAMES
@@ -19,21 +19,25 @@ from holtmq.table_json import table_to_json
 
 STATES = tuple(dict.fromkeys(STATE_NAMES.values()))
 file_argument = click.argument("file", type=click.Path(path_type=Path))
-json_option = click.option("--json", "as_json", is_flag=True, help="Print JSON for scripts.")
-pattern_option = click.option("--pattern", help="Only messages whose routing key fits, as in orders.#.premium.")
+pattern_option = click.option(
+    "--pattern", help="Only messages whose routing key matches this pattern, such as orders.#.premium."
+)
 SHOWN_CHARACTERS = 60
 
 
 @click.group()
 def queue() -> None:
-    """Work on the queues of a HoltMQ file."""
+    """Work with the queues of a HoltMQ file.
+
+    For the queues of a running broker, see holtmq list, publish, get, move and purge.
+    """
 
 
 @queue.command("list")
 @file_argument
 @click.argument("queue", required=False)
 @click.option("--state", type=click.Choice(STATES), help="Only messages in this state.")
-@click.option("--limit", default=100, show_default=True, help="At most so many messages.")
+@click.option("--limit", default=100, show_default=True, help="Maximum number of messages to list.")
 @json_option
 def list_(file: Path, queue: str | None, state: Any, limit: int, *, as_json: bool) -> None:
     """List the queues of FILE, or the messages of QUEUE."""
@@ -60,7 +64,7 @@ def list_(file: Path, queue: str | None, state: Any, limit: int, *, as_json: boo
 @pattern_option
 @json_option
 def peek(file: Path, queue: str, pattern: str | None, *, as_json: bool) -> int:
-    """Show the message that a pop would give, and leave it. Exits with 1 where there is none."""
+    """Print the next message and leave it in QUEUE. Exit with code 1 if no message is available."""
     with _existing(file) as mq:
         message = _queue(mq, queue).peek(pattern)
     _show_messages([message] if message else [], as_json=as_json)
@@ -71,20 +75,21 @@ def peek(file: Path, queue: str, pattern: str | None, *, as_json: bool) -> int:
 @file_argument
 @click.argument("queue")
 @click.argument("body")
-@click.option("--key", default="", help="The routing key.")
-@click.option("--header", "headers", multiple=True, metavar="NAME=VALUE", help="A header; may be repeated.")
-@click.option("--priority", type=int, help="0 to 255; higher ones come first.")
-@click.option("--ttl-ms", type=int, help="Time to live in milliseconds.")
-@click.option("--delay-s", type=float, default=0, help="Not to be had before so many seconds.")
+@click.option("--key", default="", help="Routing key.")
+@header_option
+@click.option("--priority", type=int, help="Priority from 0 to 255; messages with a higher priority are delivered first.")
+@click.option("--ttl-ms", type=int, help="Time to live (TTL) of the message, in milliseconds.")
+@click.option("--delay-s", type=float, default=0, help="Delay before the message becomes available, in seconds.")
 @json_option
 def put(
     file: Path, queue: str, body: str, key: str, headers: tuple[str, ...], priority: int | None, ttl_ms: int | None,
     delay_s: float, *, as_json: bool,
 ) -> None:  # fmt: skip
-    """Add a message with BODY as its text; QUEUE and FILE are made if they do not exist."""
+    """Put a message with the text BODY into QUEUE and print its id. Create QUEUE and FILE if they do not exist."""
     with EmbeddedBroker(file) as mq:
-        table = dict(map(parse_header, headers))
-        message_id = mq.queue(queue).put(body, key, headers=table, priority=priority, ttl_ms=ttl_ms, delay_s=delay_s)
+        message_id = mq.queue(queue).put(
+            body, key, headers=parse_table(headers), priority=priority, ttl_ms=ttl_ms, delay_s=delay_s
+        )
     if as_json:
         print_json({"id": message_id})
     else:
@@ -95,10 +100,10 @@ def put(
 @file_argument
 @click.argument("queue")
 @pattern_option
-@click.option("--keep", is_flag=True, help="Leave it locked instead of acknowledging it; it comes back after a minute.")
+@click.option("--keep", is_flag=True, help="Do not acknowledge the message; it becomes available again after one minute.")
 @json_option
 def pop(file: Path, queue: str, pattern: str | None, *, keep: bool, as_json: bool) -> int:
-    """Take the first message, print it and acknowledge it. Exits with 1 where there is none."""
+    """Print the next message and acknowledge it. Exit with code 1 if no message is available."""
     with _existing(file) as mq:
         message = _queue(mq, queue).pop(pattern)
         _show_messages([message] if message else [], as_json=as_json)
@@ -111,9 +116,9 @@ def pop(file: Path, queue: str, pattern: str | None, *, keep: bool, as_json: boo
 @file_argument
 @click.argument("queue")
 @click.argument("ids", type=int, nargs=-1)
-@click.option("--all-failed", is_flag=True, help="All messages that are failed or dead.")
+@click.option("--all-failed", is_flag=True, help="Retry all failed and dead messages.")
 def retry(file: Path, queue: str, ids: tuple[int, ...], *, all_failed: bool) -> None:
-    """Make messages ready again, by their IDS or all that failed."""
+    """Make the messages with these IDS, or all failed ones, ready again."""
     with _existing(file) as mq:
         chosen = _queue(mq, queue)
         if all_failed:
@@ -122,23 +127,24 @@ def retry(file: Path, queue: str, ids: tuple[int, ...], *, all_failed: bool) -> 
         with mq.transaction():
             for message_id in ids:
                 chosen.retry(message_id)
-    show(f"{count(len(ids), 'message')} made ready")
+    show(f"{count(len(ids), 'message')} made ready.")
 
 
 @queue.command()
 @file_argument
 @click.argument("queue")
-@click.confirmation_option(prompt="Remove all ready messages?")
-def purge(file: Path, queue: str) -> None:
-    """Remove all messages that are ready."""
+@yes_option
+def purge(file: Path, queue: str, *, yes: bool) -> None:
+    """Remove all ready messages from QUEUE."""
+    require_confirmation(f"Remove all ready messages from queue {queue} in {file}?", yes=yes)
     with _existing(file) as mq:
         removed = _queue(mq, queue).purge()
-    show(f"{count(removed, 'message')} removed")
+    show(f"{count(removed, 'message')} removed.")
 
 
 def _existing(file: Path) -> EmbeddedBroker:
     if not file.is_file():
-        raise NotAStoreError(f"{file} does not exist; expected a HoltMQ file")
+        raise NotAStoreError(f"{file} does not exist; expected the path of a HoltMQ file")
     return EmbeddedBroker(file)
 
 
@@ -153,11 +159,11 @@ def _show_messages(messages: list[Message], *, as_json: bool) -> None:
     if as_json:
         print_json([_to_json(message) for message in messages])
         return
-    grid = Grid("id", "routing key", "state", "priority", "attempts", "arrived", "body")
+    grid = Grid("id", "routing key", "state", "priority", "attempts", "created at", "body")
     for message in messages:
         body = message.body[:SHOWN_CHARACTERS].decode(errors="replace") + ("…" if len(message.body) > SHOWN_CHARACTERS else "")
-        arrived = message.created_at.isoformat(sep=" ", timespec="seconds")
-        cells = (message.id, message.routing_key, message.state, message.priority, message.attempts, arrived, body)
+        created = message.created_at.isoformat(sep=" ", timespec="seconds")
+        cells = (message.id, message.routing_key, message.state, message.priority, message.attempts, created, body)
         grid.add_row(*(Text(str(cell)) for cell in cells))
     show(grid if messages else "No messages.")
 

@@ -10,21 +10,28 @@ from holtmq.config import Config, load_config
 
 
 @click.command()
-@click.option("--data", metavar="PATH", help="The file that holds topology and messages; made if it is not there.")
-@click.option("--host", help="The address to listen on.  [default: 127.0.0.1]")
-@click.option("--amqp-port", type=int, help="The port for AMQP; 0 for any that is free.  [default: 5672]")
+@click.option("--data", metavar="PATH", help="HoltMQ file; created if it does not exist.  [default: holtmq.db]")
+@click.option("--host", help="Address to listen on for AMQP.  [default: 127.0.0.1]")
+@click.option("--amqp-port", type=int, help="AMQP port; 0 selects a free one.  [default: 5672]")
 @click.option(
-    "--http-port", type=int, help="The port for the HTTP API and the pages; 0 for any, -1 for none.  [default: 15672]"
+    "--http-port", type=int, help="Port of the HTTP API and web UI; 0 selects a free one, -1 disables them.  [default: 15672]"
 )
-@click.option("--http-host", help="The address to listen on for HTTP.  [default: 127.0.0.1]")
-@click.option("--definitions", metavar="FILE", help="RabbitMQ's definitions JSON, taken in at start.")
-@click.option("--config", "config_path", metavar="FILE", help="A TOML file with settings; options here come before it.")
-@click.option("--reports", metavar="FOLDER", help="A folder with reports of the pipeline, to be shown in the pages.")
-@click.option("--durability", type=click.Choice(["full", "normal", "off"]), help="What a confirm survives.  [default: full]")
-@click.option("--log-format", type=click.Choice(["text", "json"]), help="How the log is written.  [default: text]")
-@click.option("--log-level", type=click.Choice(["debug", "info", "warning", "error"]), help="[default: info]")
+@click.option("--http-host", help="Address to listen on for HTTP.  [default: 127.0.0.1]")
+@click.option("--definitions", metavar="FILE", help="Definitions file to import at startup.")
+@click.option("--config", "config_path", metavar="FILE", help="TOML configuration file; options override it.")
+@click.option("--reports", metavar="FOLDER", help="Directory with pipeline reports to show in the web UI.")
+@click.option(
+    "--durability",
+    type=click.Choice(["full", "normal", "off"]),
+    help="What a confirmed message survives: a power failure (full) or a killed process (normal, off).  [default: full]",
+)
+@click.option("--log-format", type=click.Choice(["text", "json"]), help="Log format.  [default: text]")
+@click.option("--log-level", type=click.Choice(["debug", "info", "warning", "error"]), help="Log level.  [default: info]")
 def serve(config_path: str | None, **options: Any) -> None:
-    """Run an AMQP 0-9-1 broker on a HoltMQ file until it is stopped."""
+    """Run an AMQP 0-9-1 broker on a HoltMQ file.
+
+    Prints one line when it is ready, and runs until it receives SIGTERM or Ctrl-C.
+    """
     from holtmq.server.logs import set_up_logs
     from holtmq.server.run import serve as run
 

@@ -4,9 +4,7 @@ from __future__ import annotations
 
 import select
 import sys
-import termios
 import time
-import tty
 from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
@@ -44,13 +42,16 @@ CHROME_LINES = 7
 
 @click.command()
 @api_options
-@click.option("--interval", default=2.0, show_default=True, help="Seconds between looks.")
+@click.option("--interval", default=2.0, show_default=True, help="Refresh interval, in seconds.")
 @click.option(
-    "--sort", type=click.Choice(list(SORTS.values())), default="messages", show_default=True, help="What comes first."
+    "--sort", type=click.Choice(list(SORTS.values())), default="messages", show_default=True, help="Sort order of the queues."
 )
-@click.option("--once", is_flag=True, help="Look once and end; so it is in a pipe, too.")
+@click.option("--once", is_flag=True, help="Print once and exit; the default if the output is not a terminal.")
 def top(api: Api, interval: float, sort: str, *, once: bool) -> None:
-    """Watch a broker: its totals, and its busiest queues. Keys: m messages, i in, o out, c consumers, n name, q to end."""
+    """Watch the totals and the busiest queues of a broker.
+
+    Keys: m, i, o, c and n sort by messages, incoming rate, outgoing rate, consumers and name; q quits.
+    """
     history: list[float] = []
     if once or not sys.stdout.isatty():
         show(_screen(api, sort, history, 20))
@@ -67,7 +68,7 @@ def top(api: Api, interval: float, sort: str, *, once: bool) -> None:
 
 def _screen(api: Api, sort: str, history: list[float], lines: int) -> RenderableType:
     overview = api.get("overview")
-    # The first page alone, sorted by the broker: as cheap with ten thousand queues as with ten.
+    # The broker sorts, and sends one page: the cost does not grow with the number of queues.
     page = api.get("queues", page=1, page_size=min(lines, 200), sort=sort, sort_reverse="false" if sort == "name" else "true")
     stats, lengths, totals = overview["message_stats"], overview["queue_totals"], overview["object_totals"]
     published, delivered = stats["publish_details"]["rate"], stats["deliver_get_details"]["rate"]
@@ -109,7 +110,7 @@ def _bars(values: list[float]) -> str:
 
 @contextmanager
 def _keys() -> Iterator[Any]:
-    """A function that waits for a key, or so many seconds."""
+    """Yield a function that waits for a key, for a number of seconds at most."""
     if not sys.stdin.isatty():
 
         def sleep(seconds: float) -> str:
@@ -118,6 +119,9 @@ def _keys() -> Iterator[Any]:
 
         yield sleep
         return
+    import termios  # not on Windows, which has the other commands
+    import tty
+
     kept = termios.tcgetattr(sys.stdin)
     tty.setcbreak(sys.stdin)
 

@@ -1,0 +1,76 @@
+"""Options that several commands share, so that one thing has one name on the whole command line."""
+
+from __future__ import annotations
+
+import json
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any
+
+import click
+
+from holtmq.table import FieldValue
+from holtmq.topology import DEFAULT_VHOST
+
+
+class AliasedOption(click.Option):
+    """An option that accepts its old names too, while help and errors show only the first one."""
+
+    def get_help_record(self, ctx: click.Context) -> tuple[str, str] | None:
+        with self._first_name_only():
+            return super().get_help_record(ctx)
+
+    def get_error_hint(self, ctx: click.Context | None) -> str:
+        with self._first_name_only():
+            return super().get_error_hint(ctx)
+
+    @contextmanager
+    def _first_name_only(self) -> Iterator[None]:
+        names, self.opts = self.opts, self.opts[:1]
+        try:
+            yield
+        finally:
+            self.opts = names
+
+
+json_option = click.option("--json", "as_json", is_flag=True, help="Print JSON.")
+vhost_option = click.option("--vhost", "-V", default=DEFAULT_VHOST, show_default=True, help="Virtual host.")
+header_option = click.option(
+    "--header", "headers", multiple=True, metavar="NAME=VALUE", help="Message header; VALUE is JSON or text. Can be repeated."
+)
+argument_option = click.option(
+    "--argument",
+    "-a",
+    "arguments",
+    multiple=True,
+    metavar="NAME=VALUE",
+    help="Argument; VALUE is JSON or text. Can be repeated.",
+)
+yes_option = click.option("--yes", is_flag=True, help="Do not ask for confirmation.")
+
+
+def require_confirmation(question: str, *, yes: bool) -> None:
+    """Ask the user, and raise an error unless the answer is yes; without a terminal, `--yes` is required."""
+    if yes:
+        return
+    if not sys.stdin.isatty():
+        raise click.UsageError("this command asks for confirmation, and stdin is not a terminal; add --yes to run it anyway")
+    if not click.confirm(question):
+        raise click.ClickException("cancelled; nothing was changed")
+
+
+def parse_header(text: str) -> tuple[str, FieldValue]:
+    """Return the name and value of NAME=VALUE; a value that is not JSON is text."""
+    name, separator, value = text.partition("=")
+    if not separator or not name:
+        raise click.BadParameter(f"expected NAME=VALUE, got {text!r}")
+    try:
+        return name, json.loads(value)
+    except json.JSONDecodeError:
+        return name, value
+
+
+def parse_table(pairs: tuple[str, ...]) -> dict[str, Any]:
+    """Return the table that NAME=VALUE pairs describe."""
+    return dict(map(parse_header, pairs))
