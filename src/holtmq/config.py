@@ -1,4 +1,4 @@
-"""The settings of a broker: defaults, a TOML file, and what the command line says, in this order."""
+"""The settings of a broker. The command line overrides the configuration file, which overrides the defaults."""
 
 from __future__ import annotations
 
@@ -16,48 +16,57 @@ DEFAULT_HTTP_PORT = 15672
 
 @dataclass(frozen=True, slots=True)
 class Config:
-    """What `holtmq serve` can be told. Each setting is a key of the same name in the TOML file."""
+    """The settings of `holtmq serve`. Each one is a key of the same name in the TOML configuration file."""
 
     data: str = field(
-        default="holtmq.db", metadata={"help": "the file that holds topology and messages; made if it is not there"}
+        default="holtmq.db", metadata={"help": "HoltMQ file with the topology and the messages; created if it does not exist."}
     )
-    host: str = field(default="127.0.0.1", metadata={"help": "the address to listen on; 0.0.0.0 for all of this machine"})
-    amqp_port: int = field(default=5672, metadata={"help": "the port for AMQP; 0 for any that is free"})
+    host: str = field(
+        default="127.0.0.1", metadata={"help": "Address to listen on for AMQP; 0.0.0.0 listens on all interfaces."}
+    )
+    amqp_port: int = field(default=5672, metadata={"help": "AMQP port; 0 selects a free one."})
     http_port: int = field(
-        default=DEFAULT_HTTP_PORT, metadata={"help": "the port for the HTTP API and the pages; 0 for any, -1 for none"}
+        default=DEFAULT_HTTP_PORT, metadata={"help": "Port of the HTTP API and web UI; 0 selects a free one, -1 disables them."}
     )
-    http_host: str = field(default="127.0.0.1", metadata={"help": "the address to listen on for HTTP"})
-    https_port: int = field(default=-1, metadata={"help": "the port for the same over TLS; 0 for any, -1 for none"})
-    stats_interval_s: float = field(default=5.0, metadata={"help": "how often rates are measured"})
-    reports: str | None = field(
-        default=None, metadata={"help": "a folder with reports of the pipeline, to be listed and opened in the pages"}
+    http_host: str = field(default="127.0.0.1", metadata={"help": "Address to listen on for HTTP."})
+    https_port: int = field(
+        default=-1, metadata={"help": "Port of the HTTP API and web UI over TLS; 0 selects a free one, -1 disables it."}
     )
-    definitions: str | None = field(default=None, metadata={"help": "a definitions file, taken in at every start"})
+    stats_interval_s: float = field(default=5.0, metadata={"help": "Interval at which message rates are measured, in seconds."})
+    reports: str | None = field(default=None, metadata={"help": "Directory with pipeline reports to show in the web UI."})
+    definitions: str | None = field(default=None, metadata={"help": "Definitions file to import at every startup."})
     durability: str = field(
-        default="full", metadata={"help": "what a confirm survives: full (a power cut), normal or off (a killed process)"}
+        default="full",
+        metadata={"help": "What a confirmed message survives: a power failure (full), or a killed process (normal, off)."},
     )
-    tls_port: int | None = field(default=None, metadata={"help": "the port for AMQP over TLS; 0 for any that is free"})
-    tls_certificate: str | None = field(default=None, metadata={"help": "a PEM file with the certificate and its chain"})
-    tls_key: str | None = field(default=None, metadata={"help": "a PEM file with the private key"})
+    tls_port: int | None = field(default=None, metadata={"help": "Port for AMQP over TLS; 0 selects a free one."})
+    tls_certificate: str | None = field(default=None, metadata={"help": "PEM file with the server certificate and its chain."})
+    tls_key: str | None = field(default=None, metadata={"help": "PEM file with the private key of the server."})
     tls_client_ca: str | None = field(
-        default=None, metadata={"help": "a PEM file with the authorities whose client certificates are asked for and trusted"}
+        default=None,
+        metadata={"help": "PEM file with the certificate authorities that client certificates are verified against."},
     )
-    max_connections: int = field(default=10_000, metadata={"help": "how many clients may be connected"})
-    max_channels: int = field(default=2047, metadata={"help": "how many channels a connection may have"})
-    max_frame_bytes: int = field(default=131_072, metadata={"help": "the largest frame, its envelope included"})
-    max_message_bytes: int = field(default=134_217_728, metadata={"help": "the largest body of a message"})
-    heartbeat_s: int = field(default=60, metadata={"help": "how often a client shall show that it lives, as suggested to it"})
-    handshake_timeout_s: float = field(default=10.0, metadata={"help": "how long a client may take to log in"})
+    max_connections: int = field(default=10_000, metadata={"help": "Maximum number of connections."})
+    max_channels: int = field(default=2047, metadata={"help": "Maximum number of channels per connection."})
+    max_frame_bytes: int = field(
+        default=131_072, metadata={"help": "Maximum frame size, in bytes, including the frame header and end."}
+    )
+    max_message_bytes: int = field(default=134_217_728, metadata={"help": "Maximum size of a message body, in bytes."})
+    heartbeat_s: int = field(default=60, metadata={"help": "Heartbeat interval proposed to clients, in seconds."})
+    handshake_timeout_s: float = field(
+        default=10.0, metadata={"help": "Time within which a client must complete the handshake and log in, in seconds."}
+    )
     memory_bytes: int = field(
         default=536_870_912,
-        metadata={"help": "the bodies that queues keep in memory altogether before they leave more to the file"},
+        metadata={"help": "Memory limit for message bodies, in bytes; above it, queues page messages out to the file."},
     )
     strict_unbind: bool = field(
-        default=True, metadata={"help": "refuse an unbind whose arguments differ from the binding's; RabbitMQ does not"}
+        default=True,
+        metadata={"help": "Refuse an unbind whose arguments differ from those of the binding. RabbitMQ ignores it."},
     )
-    guest_from_anywhere: bool = field(default=False, metadata={"help": "let the user guest log in from other machines"})
-    log_format: str = field(default="text", metadata={"help": "text or json"})
-    log_level: str = field(default="info", metadata={"help": "debug, info, warning or error"})
+    guest_from_anywhere: bool = field(default=False, metadata={"help": "Allow the user guest to connect from other hosts."})
+    log_format: str = field(default="text", metadata={"help": "Log format: text or json."})
+    log_level: str = field(default="info", metadata={"help": "Log level: debug, info, warning or error."})
 
     def __post_init__(self) -> None:
         hints = get_type_hints(Config)
@@ -76,22 +85,24 @@ class Config:
         _require_range("max_connections", self.max_connections, 1, 2**31)
         _require_range("heartbeat_s", self.heartbeat_s, 0, 65_535)
         if not 0.05 <= self.stats_interval_s <= 3600:
-            raise InvalidValueError(f"setting 'stats_interval_s' must be from 0.05 to 3600, got {self.stats_interval_s}")
+            raise InvalidValueError(f"setting 'stats_interval_s' must be between 0.05 and 3600, got {self.stats_interval_s}")
         if (self.tls_port is not None or self.https_port >= 0) and not (self.tls_certificate and self.tls_key):
-            raise InvalidValueError("tls_port and https_port need tls_certificate and tls_key, got none")
+            raise InvalidValueError(
+                "tls_port and https_port require both tls_certificate and tls_key, and at least one of them is missing"
+            )
 
     def updated(self, **changes: Any) -> Config:
-        """The same with the settings that are not None in another way."""
+        """Return a copy in which the settings that are not None are replaced."""
         return replace(self, **{name: value for name, value in changes.items() if value is not None})
 
 
 def load_config(path: str | Path) -> Config:
-    """Read a TOML file; an unknown key or a value of the wrong type is refused."""
+    """Read a TOML configuration file; raise InvalidValueError for an unknown setting or a value of the wrong type."""
     try:
         text = Path(path).read_text(encoding="utf-8")
         document: Mapping[str, Any] = tomllib.loads(text)
     except (OSError, UnicodeDecodeError, tomllib.TOMLDecodeError) as error:
-        raise InvalidValueError(f"{path} is no configuration: {error}") from error
+        raise InvalidValueError(f"{path} is not a valid configuration file: {error}") from error
     known = [setting.name for setting in fields(Config)]
     for name in document:
         if name not in known:
@@ -121,4 +132,4 @@ def _require_choice(name: str, value: str, choices: tuple[str, ...]) -> None:
 
 def _require_range(name: str, value: int, least: int, most: int) -> None:
     if not least <= value <= most:
-        raise InvalidValueError(f"setting {name!r} must be from {least} to {most}, got {value}")
+        raise InvalidValueError(f"setting {name!r} must be between {least} and {most}, got {value}")

@@ -123,7 +123,7 @@ def test_stopping_tells_clients_and_loses_nothing(tmp_path: Path) -> None:
         ('amqp_port = "x"', "must be an integer"),
         ("no_such_setting = 1", "unknown setting 'no_such_setting'"),
         ("tls_port = 5671", "tls_certificate"),
-        ("= nonsense", "is no configuration"),
+        ("= nonsense", "is not a valid configuration file"),
     ],
 )
 def test_a_bad_configuration_is_refused_in_words(tmp_path: Path, text: str, expected: str) -> None:
