@@ -91,14 +91,14 @@ def test_a_table_survives_pickle_and_json(plain: dict[str, FieldValue]) -> None:
 @pytest.mark.parametrize(
     ("value", "seen"),
     [
-        ({1: 2}, "a table's key must be a string, got integer 1"),
+        ({1: 2}, "the key of a table must be a string, got integer 1"),
         ({"k" * 256: 1}, "at most 255 bytes in UTF-8, got 256 bytes"),
         ({"ключ" * 40: 1}, "at most 255 bytes in UTF-8, got 320 bytes"),
-        ({"\ud800": 1}, "text that UTF-8 can hold"),
+        ({"\ud800": 1}, "text that UTF-8 can encode"),
         ({"a": float("nan")}, "a finite number, got number nan"),
         ({"a": 2**63}, "an integer of at most 64 bits, got 9223372036854775808"),
-        ({"a": object}, "a type that AMQP has"),
-        ({"a": [1, {2}]}, "a type that AMQP has (null, boolean"),
+        ({"a": object}, "a type that AMQP supports"),
+        ({"a": [1, {2}]}, "a type that AMQP supports (null, boolean"),
     ],
 )
 def test_what_amqp_cannot_hold_is_refused(value: dict[str, FieldValue], seen: str) -> None:
@@ -115,7 +115,7 @@ def test_what_is_no_mapping_is_no_table(value: object) -> None:
 
 
 def test_a_header_of_a_foreign_type_is_refused_where_it_is_compared() -> None:
-    with pytest.raises(InvalidValueError, match="a type that AMQP has"):
+    with pytest.raises(InvalidValueError, match="a type that AMQP supports"):
         canonical(object())  # type: ignore[arg-type]
 
 

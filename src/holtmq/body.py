@@ -1,4 +1,4 @@
-"""A message: its content (bytes, with text and JSON in and out), and how it stands in a file."""
+"""The content of a message: bytes, text or JSON, and its encoding."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ JSON = '{"content_type": "application/json"}'
 
 
 def encode(content: Content) -> tuple[str | None, bytes]:
-    """The properties of a message as JSON text, and its body: bytes as they are, a text as UTF-8, all else as JSON."""
+    """Return the properties, as JSON text, and the body: bytes unchanged, text in UTF-8, anything else as JSON."""
     if isinstance(content, bytes):
         return None, content
     if isinstance(content, bytearray | memoryview):

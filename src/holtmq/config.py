@@ -85,7 +85,7 @@ class Config:
         _require_range("max_connections", self.max_connections, 1, 2**31)
         _require_range("heartbeat_s", self.heartbeat_s, 0, 65_535)
         if not 0.05 <= self.stats_interval_s <= 3600:
-            raise InvalidValueError(f"setting 'stats_interval_s' must be between 0.05 and 3600, got {self.stats_interval_s}")
+            raise InvalidValueError(f"setting 'stats_interval_s' must be from 0.05 to 3600, got {self.stats_interval_s}")
         if (self.tls_port is not None or self.https_port >= 0) and not (self.tls_certificate and self.tls_key):
             raise InvalidValueError(
                 "tls_port and https_port require both tls_certificate and tls_key, and at least one of them is missing"
@@ -132,4 +132,4 @@ def _require_choice(name: str, value: str, choices: tuple[str, ...]) -> None:
 
 def _require_range(name: str, value: int, least: int, most: int) -> None:
     if not least <= value <= most:
-        raise InvalidValueError(f"setting {name!r} must be between {least} and {most}, got {value}")
+        raise InvalidValueError(f"setting {name!r} must be from {least} to {most}, got {value}")

@@ -1,8 +1,9 @@
 """AMQP field tables as immutable values: the arguments of exchanges, queues and bindings, and the headers of messages.
 
-Python types stand for AMQP's (field table types of the specification §4.2.5.5, as RabbitMQ uses them): None is void, bool,
-int of any width, float, str is a long string, bytes, Decimal, an aware datetime is a timestamp, list an array, dict a
-table. Values compare by AMQP type and value with the width of an integer ignored: 1 is neither 1.0 nor True nor "1".
+AMQP types map to Python types (§4.2.5.5 of the specification, as RabbitMQ uses it): void is None, integers of any width are
+int, a long string is str, a byte array is bytes, a timestamp is an aware datetime, an array is a list, a table is a dict; bool,
+float and Decimal are themselves. Values are compared by type and value, regardless of the width of integers: 1 is not equal
+to 1.0, True or "1".
 """
 
 from __future__ import annotations
@@ -29,11 +30,11 @@ FieldValue: TypeAlias = (
     | None
 )
 SHORT_STRING_BYTES = 255
-"""The longest name or routing key: AMQP's short string counts its bytes in one octet (§4.2.5.3)."""
+"""The maximum length of a name or routing key: the length of a short string is one octet (§4.2.5.3)."""
 
 
 class Table(Mapping[str, FieldValue]):
-    """An immutable field table. Equal to any mapping with the same keys and equal values, in whatever order."""
+    """An immutable field table. It is equal to any mapping with the same keys and equal values, in any order."""
 
     __slots__ = ("_canonical", "_fields")
 
@@ -43,7 +44,7 @@ class Table(Mapping[str, FieldValue]):
 
     @classmethod
     def of(cls, fields: Mapping[str, FieldValue] | None) -> Table:
-        """The table of these fields; nothing is copied where it is one already."""
+        """Return a table with these fields; a table is returned as it is."""
         if isinstance(fields, Table):
             return fields
         if not fields:
@@ -52,7 +53,7 @@ class Table(Mapping[str, FieldValue]):
 
     @property
     def canonical(self) -> Hashable:
-        """A hashable stand-in that is equal for equal tables only."""
+        """A hashable form, which is equal only for equal tables."""
         if self._canonical is None:
             self._canonical = ("table", frozenset((key, canonical(value)) for key, value in self._fields.items()))
         return self._canonical
@@ -82,7 +83,7 @@ class Table(Mapping[str, FieldValue]):
 
 
 def canonical(value: FieldValue) -> Hashable:
-    """A hashable stand-in for a field value: two are equal just where AMQP calls the values equal."""
+    """Return a hashable form of a field value; two forms are equal if AMQP treats the values as equal."""
     kind = type(value)
     if kind is str or kind is int or value is None or kind is bytes:
         return value  # type: ignore[return-value]  # mypy does not narrow by `kind is`; this line is on the hot path
@@ -108,7 +109,7 @@ def canonical(value: FieldValue) -> Hashable:
 
 
 def to_plain(value: FieldValue) -> Any:
-    """The same value in plain, mutable dicts and lists."""
+    """Return the value with plain, mutable dicts and lists."""
     match value:
         case tuple() | list():
             return [to_plain(item) for item in value]
@@ -119,7 +120,7 @@ def to_plain(value: FieldValue) -> Any:
 
 
 def require_short_string(value: object, what: str) -> None:
-    """Refuse what AMQP's short string cannot hold; `what` names the value in the error."""
+    """Raise InvalidValueError if AMQP's short string cannot hold the value, which the error calls `what`."""
     if type(value) is str and len(value) <= SHORT_STRING_BYTES and value.isascii():
         return
     if not isinstance(value, str):
@@ -127,7 +128,7 @@ def require_short_string(value: object, what: str) -> None:
     try:
         size = len(value.encode())
     except UnicodeEncodeError as error:
-        raise InvalidValueError(f"{what} must be text that UTF-8 can hold, got {value[:40]!r}") from error
+        raise InvalidValueError(f"{what} must be text that UTF-8 can encode, got {value[:40]!r}") from error
     if size > SHORT_STRING_BYTES:
         raise InvalidValueError(
             f"{what} must be at most {SHORT_STRING_BYTES} bytes in UTF-8, got {size} bytes: {value[:20]!r}…"
@@ -135,7 +136,7 @@ def require_short_string(value: object, what: str) -> None:
 
 
 def describe(value: object) -> str:
-    """A value for an error message: its AMQP type in words, and as much of it as fits on a line."""
+    """Return a value for an error message: its AMQP type and its contents, shortened to fit on a line."""
     match value:
         case None:
             return "null"
@@ -160,7 +161,7 @@ def describe(value: object) -> str:
 
 
 def _freeze(key: object, value: object) -> FieldValue:
-    require_short_string(key, "a table's key")
+    require_short_string(key, "the key of a table")
     return _freeze_value(value, str(key))
 
 
@@ -186,13 +187,13 @@ def _freeze_value(value: object, key: str) -> FieldValue:
 
 def _unsupported(what: str, value: object) -> InvalidValueError:
     return InvalidValueError(
-        f"the value of {what} must be of a type that AMQP has (null, boolean, integer, number, string, bytes, decimal, "
+        f"the value of {what} must have a type that AMQP supports (null, boolean, integer, number, string, bytes, decimal, "
         f"timestamp, array, table), got {describe(value)}"
     )
 
 
 def _aware(value: datetime) -> datetime:
-    """AMQP's timestamps are UTC; so is a datetime that does not say."""
+    """Return a datetime with a time zone; without one, it is taken to be UTC, as in AMQP."""
     return value if value.tzinfo else value.replace(tzinfo=UTC)
 
 

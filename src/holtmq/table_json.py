@@ -1,7 +1,7 @@
-"""AMQP values in JSON and back, without loss.
+"""Converts AMQP values to JSON and back without loss.
 
-What JSON has no type for is an object with one key: `{"$bytes": base64}`, `{"$timestamp": seconds}`, `{"$decimal": text}`;
-a table that would look like one of these is wrapped in `{"$table": …}`. Everything else looks as RabbitMQ writes it.
+A type that JSON lacks becomes an object with one key: `{"$bytes": base64}`, `{"$timestamp": seconds}`, `{"$decimal": text}`.
+A table that looks like one of these is wrapped in `{"$table": …}`. All other values are written as RabbitMQ writes them.
 """
 
 from __future__ import annotations
@@ -17,11 +17,12 @@ from holtmq.table import FieldValue, Table, describe
 
 
 def table_to_json(table: Mapping[str, FieldValue]) -> dict[str, Any]:
+    """Return the JSON object for a table."""
     return {key: to_json(value) for key, value in table.items()}
 
 
 def table_from_json(fields: Mapping[str, object], path: str) -> Table:
-    """The table that a JSON object stands for; `path` says in an error where it was found."""
+    """Return the table for a JSON object; errors name the `path` where it was found."""
     values = {key: from_json(value, f"{path}.{key}") for key, value in fields.items()}
     try:
         return Table.of(values)
@@ -30,6 +31,7 @@ def table_from_json(fields: Mapping[str, object], path: str) -> Table:
 
 
 def to_json(value: FieldValue) -> Any:
+    """Return the JSON for a value."""
     match value:
         case bytes():
             return {"$bytes": base64.b64encode(value).decode()}
@@ -47,6 +49,7 @@ def to_json(value: FieldValue) -> Any:
 
 
 def from_json(value: object, path: str) -> FieldValue:
+    """Return the value for JSON; errors name the `path` where it was found."""
     if isinstance(value, list):
         return [from_json(item, f"{path}[{index}]") for index, item in enumerate(value)]
     if not isinstance(value, Mapping):

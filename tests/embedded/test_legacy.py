@@ -100,7 +100,7 @@ def test_progress_is_told_for_large_files(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("change", "message"),
     [
-        ("UPDATE orders SET status = 9", "has a message of status 9"),
+        ("UPDATE orders SET status = 9", "has a message with status 9"),
         ("UPDATE orders SET topic = printf('%300s', 'x')", "a routing key must be at most 255 bytes"),
         ("DROP TABLE orders", "has no table with data, in_time, message_id, status"),
     ],
@@ -119,7 +119,7 @@ def test_what_cannot_be_taken_over_is_refused_and_leaves_nothing(
 
 def test_an_existing_file_is_not_overwritten(miniq: Path, tmp_path: Path) -> None:
     (tmp_path / "new.db").write_text("precious")
-    with pytest.raises(holtmq.StoreError, match="exists already; expected a name for a new file"):
+    with pytest.raises(holtmq.StoreError, match="already exists; expected the path of a new file"):
         holtmq.migrate(miniq, tmp_path / "new.db")
     assert (tmp_path / "new.db").read_text() == "precious"
 

@@ -62,7 +62,7 @@ def test_alternate_exchanges_that_lead_nowhere(alternate: str) -> None:
 def test_an_alternate_exchange_named_by_a_policy_is_looked_at_too() -> None:
     policy = Policy("catch", "^x$", {"alternate-exchange": "gone"}, "exchanges")
     (finding,) = check(Topology((X,), (Q,), (Binding("x", "q", "k"),), (policy,)))
-    assert "'gone' (by policy 'catch') does not exist" in finding.message
+    assert "'gone' (set by policy 'catch') does not exist" in finding.message
 
 
 def test_a_missing_dead_letter_exchange() -> None:
@@ -73,8 +73,8 @@ def test_a_missing_dead_letter_exchange() -> None:
 def test_dangling_bindings() -> None:
     found = check(Topology((X,), (Q,), (Binding("x", "q", "k"), Binding("x", "gone", "k"), Binding("gone", "q"))))
     assert [finding.message for finding in found] == [
-        "exchange 'gone' does not exist here, so the binding is ignored",
-        "queue 'gone' does not exist here, so the binding is ignored",
+        "exchange 'gone' does not exist, so the binding is ignored",
+        "queue 'gone' does not exist, so the binding is ignored",
     ]
 
 

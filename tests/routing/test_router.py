@@ -177,12 +177,12 @@ BAD_INPUT = [
     (("x", None), InvalidValueError, 406, "a routing key must be a string, got null"),
     (("x", ["a"]), InvalidValueError, 406, "a routing key must be a string, got array of 1"),
     (("x", b"a"), InvalidValueError, 406, "a routing key must be a string, got bytes b'a'"),
-    ((7, "k"), InvalidValueError, 406, "an exchange's name must be a string, got integer 7"),
-    ((["x"], "k"), InvalidValueError, 406, "an exchange's name must be a string, got array of 1"),
+    ((7, "k"), InvalidValueError, 406, "the name of an exchange must be a string, got integer 7"),
+    ((["x"], "k"), InvalidValueError, 406, "the name of an exchange must be a string, got array of 1"),
     (("x", "k", "headers"), InvalidValueError, 406, "headers must be a table (a mapping), got string 'headers'"),
     (("x", "k", [("a", 1)]), InvalidValueError, 406, "headers must be a table (a mapping), got array of 1"),
     (("x", "k", {"CC": "k"}), InvalidValueError, 406, "header 'CC' must be an array of routing keys, got string 'k'"),
-    (("h", "k", {"a": object}), InvalidValueError, 406, "must be of a type that AMQP has"),
+    (("h", "k", {"a": object}), InvalidValueError, 406, "must have a type that AMQP supports"),
 ]
 
 

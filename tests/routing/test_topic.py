@@ -75,8 +75,8 @@ def test_many_hashes_cost_a_bounded_number_of_steps() -> None:
 @pytest.mark.parametrize(
     ("pattern", "key", "reason"),
     [
-        ("a.b", "a.b", "every word is equal"),
-        ("", "", "every word is equal"),
+        ("a.b", "a.b", "all words are equal"),
+        ("", "", "all words are equal"),
         ("a.*.c", "a.b.c", "* = b"),
         ("*.#", "a.b.c", "* = a, # = b.c"),
         ("a.#", "a", "# = nothing"),
@@ -95,12 +95,12 @@ def test_a_match_says_what_the_wildcards_stand_for(pattern: str, key: str, reaso
         ("orders.us.#", "orders.eu.laptops", "word 2 is 'eu', expected 'us'"),
         ("orders.*.laptops", "orders.eu", "the key ends after 2 words, expected 'laptops' next"),
         ("orders.*", "orders", "the key ends after 1 word, expected any word next"),
-        ("orders.*", "orders.a.b", "the pattern ends, the key goes on with 'b'"),
+        ("orders.*", "orders.a.b", "the pattern ends, but the key continues with 'b'"),
         ("orders.#.premium", "orders.a.cheap", "word 3 is 'cheap', expected 'premium'"),
         ("#.b.#.c", "a.a", "no word 'b' after '#'"),
         ("#.x.y", "a.x.z", "word 3 is 'z', expected 'y'"),
         ("a.#.b", "a", "the key ends after 1 word, expected 'b' next"),
-        ("", "a", "the pattern ends, the key goes on with 'a'"),
+        ("", "a", "the pattern ends, but the key continues with 'a'"),
         ("a", "", "the key ends after 0 words, expected 'a' next"),
     ],
 )

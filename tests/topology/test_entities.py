@@ -92,14 +92,14 @@ def test_a_bad_setting_is_refused(name: str, value: FieldValue) -> None:
     [
         (lambda: binding("x", "q", 5), "a routing key must be a string, got integer 5"),
         (lambda: Binding("x", "q", "k" * 256), "a routing key must be at most 255 bytes in UTF-8, got 256 bytes"),
-        (lambda: binding(None, "q"), "a binding's source must be a string, got null"),
-        (lambda: binding("x", b"q"), "a binding's destination must be a string, got bytes b'q'"),
+        (lambda: binding(None, "q"), "the source of a binding must be a string, got null"),
+        (lambda: binding("x", b"q"), "the destination of a binding must be a string, got bytes b'q'"),
         (lambda: binding("x", "q", "k", {}, "topic"), "must be 'queue' or 'exchange', got string 'topic'"),
         (lambda: binding("x", "q", "k", [1]), "must be a table (a mapping), got array of 1"),
-        (lambda: Exchange("x" * 256), "an exchange's name must be at most 255 bytes"),
-        (lambda: exchange("x", 7), "an exchange's type must be a string, got integer 7"),
+        (lambda: Exchange("x" * 256), "the name of an exchange must be at most 255 bytes"),
+        (lambda: exchange("x", 7), "the type of an exchange must be a string, got integer 7"),
         (lambda: Exchange("x", arguments={"alternate-exchange": 5}), "must be the name of an exchange, got integer 5"),
-        (lambda: queue(["q"]), "a queue's name must be a string, got array of 1"),
+        (lambda: queue(["q"]), "the name of a queue must be a string, got array of 1"),
     ],
 )
 def test_bad_values_are_refused_at_birth(build: Callable[[], object], message: str) -> None:

@@ -1,6 +1,6 @@
-"""From MiniQ and litequeue to HoltMQ: their files, and MiniQ's patterns.
+"""Migration from MiniQ and litequeue: converts their files, and MiniQ's patterns.
 
-Both keep a table per queue with message_id, data, status and in_time; MiniQ has a topic and, later, a priority as well.
+Both have a table per queue with message_id, data, status and in_time; MiniQ adds a topic and, in later versions, a priority.
 """
 
 from __future__ import annotations
@@ -21,17 +21,17 @@ from holtmq.store.records import ID_CLOCK_BITS, DeliveryState
 COLUMNS = {"message_id", "data", "status", "in_time"}
 STATES = {0: DeliveryState.READY, 1: DeliveryState.LOCKED, 2: DeliveryState.DONE, 3: DeliveryState.FAILED}
 NANOSECONDS_FROM = 10**16
-"""litequeue counts nanoseconds, MiniQ milliseconds; a time above this is the former."""
+"""Times above this are nanoseconds, as in litequeue; smaller ones are milliseconds, as in MiniQ."""
 BATCH = 10_000
 
 
 class PatternWarning(UserWarning):
-    """A legacy pattern that no AMQP pattern is equivalent to."""
+    """A MiniQ pattern has no equivalent AMQP pattern."""
 
 
 @dataclass(slots=True)
 class MigrationReport:
-    """What was taken over: for each queue how many messages in which state."""
+    """The result of a migration: the number of messages in each state, for each queue."""
 
     source: str
     target: str
@@ -39,13 +39,18 @@ class MigrationReport:
 
     @property
     def messages(self) -> int:
+        """The total number of messages."""
         return sum(sum(states.values()) for states in self.queues.values())
 
 
 def migrate(source: str | Path, target: str | Path, progress: Callable[[int, int], None] | None = None) -> MigrationReport:
-    """Make a HoltMQ file of a MiniQ or litequeue file, which is only read. The new file is there whole or not at all."""
+    """Convert a MiniQ or litequeue file to a HoltMQ file. The source is not changed.
+
+    The target appears when the conversion is complete; if it fails, no file is created. `progress` is called with the number
+    of messages copied so far and their total.
+    """
     if Path(target).exists():
-        raise StoreError(f"{target} exists already; expected a name for a new file")
+        raise StoreError(f"{target} already exists; expected the path of a new file")
     if not Path(source).is_file():
         raise NotAStoreError(f"{source} does not exist; expected a MiniQ or litequeue file")
     unfinished = Path(f"{target}.unfinished")
@@ -68,7 +73,7 @@ def _migrate(source: Path, target: Path, unfinished: Path, progress: Callable[[i
             for table, columns in tables.items():
                 report.queues[table] = Counter()
                 for batch in _batches(legacy, table, columns):
-                    _take_over(mq, table, batch, report.queues[table])
+                    _copy_batch(mq, table, batch, report.queues[table])
                     progress(report.messages, total)
             with mq.database.lock() as connection:
                 connection.execute("PRAGMA wal_checkpoint(TRUNCATE)")
@@ -96,7 +101,7 @@ def _batches(legacy: sqlite3.Connection, table: str, columns: set[str]) -> Itera
         yield batch
 
 
-def _take_over(mq: EmbeddedBroker, queue: str, batch: list[tuple[object, ...]], states: Counter[str]) -> None:
+def _copy_batch(mq: EmbeddedBroker, queue: str, batch: list[tuple[object, ...]], states: Counter[str]) -> None:
     mq.queue(queue)
     with mq.working(queue) as (connection, queue_id, _):
         (last,) = connection.execute("SELECT coalesce(max(id), 0) FROM messages").fetchone()
@@ -104,7 +109,8 @@ def _take_over(mq: EmbeddedBroker, queue: str, batch: list[tuple[object, ...]], 
             state, arrived = STATES.get(status), _milliseconds(in_time)  # type: ignore[call-overload]
             if state is None or arrived is None:
                 raise InvalidValueError(
-                    f"queue {queue!r} has a message of status {status!r} and time {in_time!r}; expected 0 to 3"
+                    f"queue {queue!r} has a message with status {status!r} and time {in_time!r}; "
+                    "expected a status from 0 to 3 and a number as the time"
                 )
             body, properties = (data.encode(), TEXT) if isinstance(data, str) else (bytes(data), None)  # type: ignore[call-overload]
             key_id = mq.intern(str(topic or ""))
@@ -115,9 +121,8 @@ def _take_over(mq: EmbeddedBroker, queue: str, batch: list[tuple[object, ...]], 
                 "VALUES (?, '', ?, ?, ?, ?, ?)",
                 (last, key_id, int(priority or 0), arrived, properties, body),  # type: ignore[call-overload]
             )
-            lease_until = (
-                mq.now_ms() if state == DeliveryState.LOCKED else None
-            )  # its holder is gone: it comes back with the first pop
+            # The process that locked a message is gone: its lease expires now, and the next pop returns it.
+            lease_until = mq.now_ms() if state == DeliveryState.LOCKED else None
             attempts = 0 if state == DeliveryState.READY else 1
             settled_at = (settled_at or mq.now_ms()) if state in (DeliveryState.DONE, DeliveryState.FAILED) else None
             connection.execute(
@@ -128,10 +133,10 @@ def _take_over(mq: EmbeddedBroker, queue: str, batch: list[tuple[object, ...]], 
 
 
 def migrate_pattern(pattern: str) -> str:
-    """The AMQP pattern for a legacy pattern, in which `*` stood for any run of characters, dots included.
+    """Return the AMQP pattern for a MiniQ pattern, in which `*` matches any characters, including dots.
 
-    Where none is equivalent the narrowest that takes all the same keys is given, with a `PatternWarning`. (The legacy
-    match ignored the case of ASCII letters; an AMQP pattern never does.)
+    If there is no equivalent, issue a `PatternWarning` and return the narrowest pattern that matches all the same keys.
+    MiniQ ignored the case of ASCII letters; AMQP patterns are case-sensitive.
     """
     if not isinstance(pattern, str):
         raise InvalidValueError(f"a pattern must be a string, got {pattern!r}")
@@ -139,7 +144,8 @@ def migrate_pattern(pattern: str) -> str:
         return "#"
     if "*" in pattern.replace(".*.", "..").removeprefix("*.").removesuffix(".*").replace(".*.", "..") or "_" in pattern:
         warnings.warn(
-            f"no AMQP pattern is equivalent to {pattern!r}: wildcards stand for whole words there; the one given takes more",
+            f"no AMQP pattern is equivalent to {pattern!r}, because AMQP wildcards match whole words; "
+            "the returned pattern matches more keys",
             PatternWarning,
             stacklevel=2,
         )
@@ -156,7 +162,7 @@ def _milliseconds(time: object) -> int | None:
 
 
 def _quoted(name: str) -> str:
-    """A table's name as SQL; names can't be parameters."""
+    """Return the name of a table as SQL; names cannot be parameters."""
     return '"' + name.replace('"', '""') + '"'
 
 

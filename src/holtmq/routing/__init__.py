@@ -1,4 +1,7 @@
-"""Which queues a message reaches, and why. Pure and picklable; nothing here knows of bytes, sockets, files or Spark."""
+"""Routing: which queues a message reaches, and why.
+
+Pure and picklable, with the standard library alone: nothing here depends on sockets, files or Spark.
+"""
 
 from holtmq.routing.explanation import Explanation
 from holtmq.routing.route import Entry, Route

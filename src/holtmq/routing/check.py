@@ -1,4 +1,4 @@
-"""The weak spots of a topology: what can't be reached, leads nowhere, adds nothing, or names what does not exist."""
+"""Problems of a topology: unreachable queues, exchanges without a way to a queue, redundant bindings, missing names."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ Level: TypeAlias = Literal["warning", "notice"]
 
 @dataclass(frozen=True, slots=True)
 class Finding:
-    """One weak spot. A warning is almost surely a mistake; a notice may well be meant."""
+    """One problem. A warning is almost certainly a mistake; a notice may be intended."""
 
     level: Level
     kind: str
@@ -27,13 +27,13 @@ class Finding:
 
 
 def check(topology: Topology) -> list[Finding]:
-    """All findings of a topology, warnings first, in a stable order."""
+    """Return all findings for a topology, warnings first, in a stable order."""
     findings = [finding for vhost in topology.vhosts for finding in _check_vhost(topology, vhost)]
     return sorted(findings, key=lambda f: (f.level != "warning", f.kind, f.vhost, f.subject, f.message))
 
 
 def _check_vhost(topology: Topology, vhost: str) -> Iterator[Finding]:
-    spot = _Spot(topology, vhost)
+    examined = _Vhost(topology, vhost)
     for look in (
         _dangling_bindings,
         _unknown_types,
@@ -46,15 +46,15 @@ def _check_vhost(topology: Topology, vhost: str) -> Iterator[Finding]:
         _headers_bindings_that_never_match,
         _lost_nulls,
     ):
-        for level, kind, subject, message in look(spot):
+        for level, kind, subject, message in look(examined):
             yield Finding(level, kind, vhost, subject, message)
 
 
 Findings: TypeAlias = Iterator[tuple[Level, str, str, str]]
 
 
-class _Spot:
-    """One vhost under examination: the router built from it, and what of the file is not in it."""
+class _Vhost:
+    """One vhost of the topology: its router, and its bindings and exchanges as declared."""
 
     def __init__(self, topology: Topology, vhost: str) -> None:
         self.bindings = [binding for binding in topology.bindings if binding.vhost == vhost]
@@ -66,13 +66,13 @@ class _Spot:
         return self.registry.alternate_exchange(exchange)[0]
 
     def onward(self, name: str) -> set[str]:
-        """The exchanges to which this one can pass a message."""
+        """Return the exchanges that this one can pass a message to."""
         alternate = self.alternate(self.registry.exchanges[name])
         linked = {binding.destination for binding in self.registry.links_from(name)}
         return linked | ({alternate} & self.registry.exchanges.keys() if alternate else set())
 
     def closure(self, names: set[str], step: Callable[[str], set[str]]) -> set[str]:
-        """All that can be reached from these names by any number of steps, themselves included."""
+        """Return everything that can be reached from these names in any number of steps, including themselves."""
         reached = set(names)
         for name in (ahead := list(names)):
             new = step(name) - reached
@@ -81,91 +81,93 @@ class _Spot:
         return reached
 
 
-def _dangling_bindings(spot: _Spot) -> Findings:
-    for binding in spot.bindings:
-        if spot.registry.has_ends(binding):
+def _dangling_bindings(vhost: _Vhost) -> Findings:
+    for binding in vhost.bindings:
+        if vhost.registry.has_ends(binding):
             continue
         missing = (
             f"exchange {binding.source!r}"
-            if binding.source not in spot.registry.exchanges
+            if binding.source not in vhost.registry.exchanges
             else f"{binding.destination_type} {binding.destination!r}"
         )
-        yield "warning", "dangling binding", str(binding), f"{missing} does not exist here, so the binding is ignored"
+        yield "warning", "dangling binding", str(binding), f"{missing} does not exist, so the binding is ignored"
 
 
-def _unknown_types(spot: _Spot) -> Findings:
-    for exchange in spot.declared:
+def _unknown_types(vhost: _Vhost) -> Findings:
+    for exchange in vhost.declared:
         if exchange.type not in MATCHERS:
-            message = f"its type is {exchange.type!r}, which HoltMQ can't route; known are {', '.join(MATCHERS)}"
+            message = f"its type {exchange.type!r} is not supported; supported types are {', '.join(MATCHERS)}"
             yield "warning", "unknown exchange type", f"exchange {exchange.name!r}", message
 
 
-def _alternate_exchanges(spot: _Spot) -> Findings:
-    for exchange in spot.registry.exchanges.values():
-        name, policy = spot.registry.alternate_exchange(exchange)
-        by_policy = f" (by policy {policy.name!r})" if policy else ""
+def _alternate_exchanges(vhost: _Vhost) -> Findings:
+    for exchange in vhost.registry.exchanges.values():
+        name, policy = vhost.registry.alternate_exchange(exchange)
+        by_policy = f" (set by policy {policy.name!r})" if policy else ""
         if name == DEFAULT_EXCHANGE:
-            message = f"its alternate exchange{by_policy} is the default exchange, which leads nowhere as such"
-        elif name is not None and name not in spot.registry.exchanges:
-            message = f"its alternate exchange {name!r}{by_policy} does not exist: unmatched messages are dropped"
+            message = (
+                f"its alternate exchange{by_policy} is the default exchange, which routes nothing as an alternate exchange"
+            )
+        elif name is not None and name not in vhost.registry.exchanges:
+            message = f"its alternate exchange {name!r}{by_policy} does not exist: unroutable messages are dropped"
         else:
             continue
         yield "warning", "missing alternate exchange", f"exchange {exchange.name!r}", message
 
 
-def _dead_letter_exchanges(spot: _Spot) -> Findings:
-    for queue in spot.registry.queues.values():
+def _dead_letter_exchanges(vhost: _Vhost) -> Findings:
+    for queue in vhost.registry.queues.values():
         name = queue.arguments.get("x-dead-letter-exchange")
-        if isinstance(name, str) and name != DEFAULT_EXCHANGE and name not in spot.registry.exchanges:
+        if isinstance(name, str) and name != DEFAULT_EXCHANGE and name not in vhost.registry.exchanges:
             message = f"its dead-letter exchange {name!r} does not exist: dead letters are dropped"
             yield "warning", "missing dead-letter exchange", f"queue {queue.name!r}", message
 
 
-def _exchanges_that_lead_nowhere(spot: _Spot) -> Findings:
+def _exchanges_that_lead_nowhere(vhost: _Vhost) -> Findings:
     upstream: dict[str, set[str]] = defaultdict(set)
-    for name in spot.registry.exchanges:
-        for target in spot.onward(name):
+    for name in vhost.registry.exchanges:
+        for target in vhost.onward(name):
             upstream[target].add(name)
-    with_queues = {binding.source for binding in spot.registry.bindings() if binding.is_to_queue}
-    useful = spot.closure(with_queues, lambda name: upstream[name])
-    for exchange in spot.declared:
+    with_queues = {binding.source for binding in vhost.registry.bindings() if binding.is_to_queue}
+    useful = vhost.closure(with_queues, lambda name: upstream[name])
+    for exchange in vhost.declared:
         if exchange.name not in useful:
-            has_bindings = bool(spot.registry.bindings_from(exchange.name))
+            has_bindings = bool(vhost.registry.bindings_from(exchange.name))
             message = "its bindings lead to no queue" if has_bindings else "it has no bindings and no alternate exchange"
             yield "warning", "leads nowhere", f"exchange {exchange.name!r}", message
 
 
-def _internal_exchanges_without_source(spot: _Spot) -> Findings:
-    reachable = _reachable_exchanges(spot)
-    for exchange in spot.declared:
+def _internal_exchanges_without_source(vhost: _Vhost) -> Findings:
+    reachable = _reachable_exchanges(vhost)
+    for exchange in vhost.declared:
         if exchange.internal and exchange.name not in reachable:
-            message = "it is internal, and no exchange that can be published to leads to it"
+            message = "it is internal, and no exchange that clients can publish to leads to it"
             yield "warning", "unreachable exchange", f"exchange {exchange.name!r}", message
 
 
-def _unreachable_queues(spot: _Spot) -> Findings:
-    reachable = _reachable_exchanges(spot)
-    for name in spot.registry.queues:
-        bindings = spot.registry.bindings_to("queue", name)
+def _unreachable_queues(vhost: _Vhost) -> Findings:
+    reachable = _reachable_exchanges(vhost)
+    for name in vhost.registry.queues:
+        bindings = vhost.registry.bindings_to("queue", name)
         if not any(binding.source in reachable for binding in bindings):
-            why = "none of its bindings can be reached" if bindings else "it has no bindings"
-            message = f"{why}: messages come only by its name through the default exchange"
+            why = "none of its bindings can receive messages" if bindings else "it has no bindings"
+            message = f"{why}: it is reached only through the default exchange"
             yield "notice", "unreachable queue", f"queue {name!r}", message
 
 
-def _reachable_exchanges(spot: _Spot) -> set[str]:
-    public = {exchange.name for exchange in spot.registry.exchanges.values() if not exchange.internal}
-    return spot.closure(public, spot.onward)
+def _reachable_exchanges(vhost: _Vhost) -> set[str]:
+    public = {exchange.name for exchange in vhost.registry.exchanges.values() if not exchange.internal}
+    return vhost.closure(public, vhost.onward)
 
 
-def _shadowed_bindings(spot: _Spot) -> Findings:
-    """Bindings whose every message comes to the same destination by another binding of the same exchange as well."""
-    for exchange in spot.registry.exchanges.values():
+def _shadowed_bindings(vhost: _Vhost) -> Findings:
+    """Find bindings whose messages all reach the same destination through another binding of the same exchange."""
+    for exchange in vhost.registry.exchanges.values():
         matcher_type = MATCHERS.get(exchange.type)
         if matcher_type is None:
             continue
         by_destination: dict[tuple[str, str], list[Binding]] = defaultdict(list)
-        for binding in spot.registry.bindings_from(exchange.name):
+        for binding in vhost.registry.bindings_from(exchange.name):
             by_destination[binding.destination_type, binding.destination].append(binding)
         for rivals in by_destination.values():
             if len(rivals) == 1:
@@ -176,25 +178,27 @@ def _shadowed_bindings(spot: _Spot) -> Findings:
             shadowed: set[Binding] = set()
             for binding in rivals:
                 if binding.priority is not None or binding.ttl_ms is not None:
-                    continue  # its settings make a difference even where its rule makes none
+                    continue  # its settings matter even if its rule does not
                 broader = next((o for o in matcher.covering(binding) if o != binding and o not in shadowed), None)
                 if broader is not None:
                     shadowed.add(binding)
-                    message = f"adds nothing: {describe_rule(broader, exchange.type)} takes all that it takes"
+                    message = (
+                        f"redundant: the binding {describe_rule(broader, exchange.type)} matches every message that it matches"
+                    )
                     yield "warning", "shadowed binding", str(binding), message
 
 
-def _headers_bindings_that_never_match(spot: _Spot) -> Findings:
-    for exchange in spot.registry.exchanges.values():
-        for binding in spot.registry.bindings_from(exchange.name) if exchange.type == "headers" else ():
+def _headers_bindings_that_never_match(vhost: _Vhost) -> Findings:
+    for exchange in vhost.registry.exchanges.values():
+        for binding in vhost.registry.bindings_from(exchange.name) if exchange.type == "headers" else ():
             criteria = Criteria.of(binding.arguments)
             if criteria.is_any and not criteria.tests:
-                yield "warning", "never matches", str(binding), "x-match asks for any criterion, and there is none"
+                yield "warning", "never matches", str(binding), "x-match requires any criterion, and there are no criteria"
 
 
-def _lost_nulls(spot: _Spot) -> Findings:
-    for binding in spot.bindings:
+def _lost_nulls(vhost: _Vhost) -> Findings:
+    for binding in vhost.bindings:
         for name, value in binding.arguments.items():
             if value == "undefined":
-                message = f"{name} is the text 'undefined', which is how RabbitMQ exports null: perhaps presence was meant"
+                message = f"{name} is the string 'undefined', which RabbitMQ exports for null; null would match any value"
                 yield "notice", "null lost in export", str(binding), message

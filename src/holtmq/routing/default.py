@@ -1,4 +1,4 @@
-"""The default exchange: every queue is bound to it by its own name, implicitly and for as long as it exists."""
+"""The default exchange, to which every queue is bound implicitly with its name as the routing key."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from holtmq.topology import DEFAULT_EXCHANGE, Binding, Exchange, Registry
 
 
 class DefaultMatcher(Matcher):
-    """Looks at the queues of the vhost themselves, so that nothing is kept twice and nobody can bind to it."""
+    """The implicit bindings of the default exchange, derived from the queues of the vhost."""
 
     type = "direct"
 
@@ -31,13 +31,15 @@ class DefaultMatcher(Matcher):
 
     def judge(self, binding: Binding, routing_key: str, headers: Mapping[str, FieldValue]) -> Verdict:
         verdict = judge_key(binding.routing_key, routing_key)
-        return Verdict(True, "every queue is bound by its own name") if verdict.is_match else verdict
+        return Verdict(True, "every queue is bound with its own name") if verdict.is_match else verdict
 
     def covering(self, binding: Binding) -> Collection[Binding]:
         return (binding,)
 
     def bindings(self) -> list[Binding]:
+        """Return the implicit bindings of all queues."""
         return [self.implicit_binding(name) for name in self._registry.queues]
 
     def implicit_binding(self, queue: str) -> Binding:
+        """Return the implicit binding of a queue."""
         return Binding(DEFAULT_EXCHANGE, queue, queue, vhost=self._registry.vhost)

@@ -1,4 +1,4 @@
-"""Direct: the routing key equals the binding's, byte for byte."""
+"""The direct exchange type: a binding matches if its routing key equals that of the message."""
 
 from __future__ import annotations
 
@@ -11,6 +11,8 @@ from holtmq.topology import Binding
 
 
 class DirectMatcher(Matcher):
+    """The bindings of a direct exchange, by routing key."""
+
     type = "direct"
 
     def __init__(self) -> None:
@@ -36,10 +38,11 @@ class DirectMatcher(Matcher):
 
 
 def judge_key(expected: str, routing_key: str) -> Verdict:
+    """Compare a routing key with that of a binding, and describe the difference."""
     if routing_key == expected:
-        return Verdict(True, "the key is equal")
+        return Verdict(True, "the keys are equal")
     if routing_key.strip() == expected.strip():
-        return Verdict(False, f"the key differs in white space: {routing_key!r}, expected {expected!r}", 0.95)
+        return Verdict(False, f"the key differs in whitespace: {routing_key!r}, expected {expected!r}", 0.95)
     if routing_key.casefold() == expected.casefold():
-        return Verdict(False, f"the key differs in upper and lower case: {routing_key!r}, expected {expected!r}", 0.95)
+        return Verdict(False, f"the key differs in case: {routing_key!r}, expected {expected!r}", 0.95)
     return Verdict(False, f"the key is {routing_key!r}, expected {expected!r}", likeness(expected, routing_key) * 0.9)

@@ -1,4 +1,4 @@
-"""A route as it would be with bindings that are not there yet."""
+"""Explanations that include draft bindings, which do not exist yet."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from holtmq.topology import Binding, Exchange, Topology
 def explain_with(
     router: Router, drafts: Sequence[Binding], exchange: str, routing_key: str, headers: Mapping[str, FieldValue]
 ) -> Explanation:
-    """Explain a route in a copy of what the message can come to, with the drafts in it; the router stays as it is."""
+    """Explain a route as if the drafts were bound. The router is not changed: the drafts are bound in a copy."""
     if not drafts:
         return router.explain(exchange, routing_key, headers)
     router.require_publishable(exchange)

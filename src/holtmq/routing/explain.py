@@ -1,4 +1,4 @@
-"""Tells the story of a route: walks as the router walks, and asks every binding on the way for its verdict."""
+"""Builds the explanation of a route: follows the router from exchange to exchange and judges every binding on the way."""
 
 from __future__ import annotations
 
@@ -18,18 +18,19 @@ if TYPE_CHECKING:
 
 NEAR_MISSES_SHOWN = 5
 CLOSE_ENOUGH = 0.2
-"""Bindings that agree less than this with the message are counted, not shown."""
+"""Bindings below this closeness are counted, but not shown."""
 
 
 def explain(router: Router, exchange: str, routing_keys: tuple[str, ...], headers: Mapping[str, FieldValue]) -> Explanation:
-    story = _Story(router, routing_keys, headers)
-    story.causes[exchange] = "published here"
-    hops = tuple(story.tell(hop) for hop in router.walk(exchange, routing_keys, headers))
-    return Explanation(router.vhost, exchange, routing_keys, headers, hops, Route.through(story.entered_by))
+    """Return the explanation of a route."""
+    walk = _Walk(router, routing_keys, headers)
+    walk.causes[exchange] = "published here"
+    hops = tuple(walk.explain(hop) for hop in router.walk(exchange, routing_keys, headers))
+    return Explanation(router.vhost, exchange, routing_keys, headers, hops, Route.through(walk.entered_by))
 
 
-class _Story:
-    """What is known so far while the walk goes on: who led to which exchange, and which queues were reached."""
+class _Walk:
+    """The state of a walk: what led to each exchange, and the queues reached so far."""
 
     def __init__(self, router: Router, routing_keys: tuple[str, ...], headers: Mapping[str, FieldValue]) -> None:
         self.router = router
@@ -39,16 +40,17 @@ class _Story:
         self.entered_by: list[Binding] = []
         self._reached: set[str] = set()
 
-    def tell(self, hop: Hop) -> ExplainedHop:
+    def explain(self, hop: Hop) -> ExplainedHop:
+        """Return the explanation of one hop, and record what it leads to."""
         exchange = self._exchange(hop.exchange)
         if hop.exchange == DEFAULT_EXCHANGE and self.causes[hop.exchange] != "published here":
-            nowhere = "the default exchange leads nowhere as an alternate exchange"
+            nowhere = "the default exchange routes nothing when it is used as an alternate exchange"
             return ExplainedHop(exchange, self.causes[hop.exchange], (), (), 0, nowhere)
         matcher = self.router.matcher(hop.exchange)
         bindings = self.router.bindings_from(hop.exchange)
         matches = [self._match(binding, matcher, hop) for binding in sorted(hop.matched, key=_sort_key)]
         misses = self._near_misses(matcher, bindings, set(hop.matched))
-        note = None if matches else self._tell_alternate(hop)
+        note = None if matches else self._describe_alternate(hop)
         return ExplainedHop(exchange, self.causes[hop.exchange], tuple(matches), misses, len(bindings), note)
 
     def _exchange(self, name: str) -> Exchange:
@@ -61,15 +63,15 @@ class _Story:
             self.entered_by.append(binding)
             is_again = binding.destination in self._reached
             self._reached.add(binding.destination)
-            return Match(binding, reason, "reached already: the queue gets one copy" if is_again else None)
+            return Match(binding, reason, "already reached: the queue gets one copy" if is_again else None)
         if binding.destination in self.causes:
-            why = "the cycle is cut here" if self._closes_cycle(binding) else "one visit is enough"
-            return Match(binding, reason, f"visited already: {why}")
-        self.causes[binding.destination] = f"from {hop.exchange} by {describe_rule(binding, matcher.type)}"
+            cycle = ": the cycle ends here" if self._closes_cycle(binding) else ""
+            return Match(binding, reason, f"already visited{cycle}")
+        self.causes[binding.destination] = f"from {hop.exchange} via {describe_rule(binding, matcher.type)}"
         return Match(binding, reason)
 
     def _closes_cycle(self, binding: Binding) -> bool:
-        """Whether the exchange that a binding leads back to can reach the binding's own source."""
+        """Return whether the destination of a binding can reach the source of that binding."""
         ahead = [binding.destination]
         seen = set(ahead)
         for name in ahead:
@@ -81,7 +83,7 @@ class _Story:
         return False
 
     def _best_verdict(self, matcher: Matcher, binding: Binding) -> Verdict:
-        """Of several routing keys (CC, BCC), the verdict on the one that fits best, which is then named."""
+        """Return the verdict for the routing key that matches best; with several keys (CC, BCC), the reason names it."""
         if not matcher.reads_routing_key or len(self.routing_keys) == 1:
             return matcher.judge(binding, self.routing_keys[0], self.headers)
         verdicts = [(matcher.judge(binding, key, self.headers), key) for key in self.routing_keys]
@@ -98,17 +100,17 @@ class _Story:
         best = heapq.nsmallest(NEAR_MISSES_SHOWN, close, key=lambda miss: (-miss.closeness, _sort_key(miss.binding)))
         return tuple(best)
 
-    def _tell_alternate(self, hop: Hop) -> str:
+    def _describe_alternate(self, hop: Hop) -> str:
         alternate, policy = self.router.alternate_exchange(hop.exchange)
         if alternate is None:
-            return "nothing matches, and there is no alternate exchange"
-        by_policy = f" (by policy {policy.name!r})" if policy else ""
+            return "no binding matches, and there is no alternate exchange"
+        by_policy = f" (set by policy {policy.name!r})" if policy else ""
         if hop.alternate is None:
-            return f"nothing matches, and the alternate exchange {alternate!r}{by_policy} does not exist"
+            return f"no binding matches, and the alternate exchange {alternate!r}{by_policy} does not exist"
         if alternate in self.causes:
-            return f"nothing matches, and the alternate exchange {alternate!r}{by_policy} was visited already"
+            return f"no binding matches, and the alternate exchange {alternate!r}{by_policy} has already been visited"
         self.causes[alternate] = f"alternate exchange of {hop.exchange}{by_policy}"
-        return f"nothing matches: on to the alternate exchange {alternate!r}{by_policy}"
+        return f"no binding matches: the message goes to the alternate exchange {alternate!r}{by_policy}"
 
 
 def _sort_key(binding: Binding) -> tuple[str, str, str, str]:

@@ -1,4 +1,4 @@
-"""The whole story of one message's route, as values: each exchange it came to, what matched there, what nearly did."""
+"""The explanation of a route, as values: each exchange on the way, the bindings that matched, and the near misses."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from holtmq.topology import Binding, Exchange
 
 @dataclass(frozen=True, slots=True)
 class Match:
-    """A binding that matched and on what. `note` says where it added nothing: a queue or exchange reached before."""
+    """A binding that matched, with the reason. `note` is set if its destination had been reached before."""
 
     binding: Binding
     reason: str
@@ -24,7 +24,7 @@ class Match:
 
 @dataclass(frozen=True, slots=True)
 class NearMiss:
-    """A binding that did not match, though it came close (0 to 1), and why."""
+    """A binding that nearly matched, with the reason why it did not. `closeness` is between 0 and 1."""
 
     binding: Binding
     reason: str
@@ -33,21 +33,21 @@ class NearMiss:
 
 @dataclass(frozen=True, slots=True)
 class ExplainedHop:
-    """What happened at one exchange."""
+    """The routing at one exchange."""
 
     exchange: Exchange
     cause: str
     matches: tuple[Match, ...]
     near_misses: tuple[NearMiss, ...]
     bindings: int
-    """How many bindings the exchange has in all."""
+    """The total number of bindings of the exchange."""
     note: str | None = None
-    """What happened where nothing matched: the alternate exchange, or the end."""
+    """What happened because no binding matched: the alternate exchange was used, or there is none."""
 
 
 @dataclass(frozen=True, slots=True)
 class Explanation:
-    """Why a message goes where it goes. Print it; or take it apart; or `to_dict()` it for JSON."""
+    """Why a message is routed to its queues. `str()` gives plain text, and `to_dict()` a dictionary for JSON."""
 
     vhost: str
     exchange: str
@@ -58,9 +58,11 @@ class Explanation:
 
     @property
     def queues(self) -> tuple[str, ...]:
+        """The queues that the message reaches."""
         return self.route.queues
 
     def to_dict(self) -> dict[str, Any]:
+        """Return the explanation as plain dictionaries and lists, ready for JSON."""
         return {
             "vhost": self.vhost,
             "exchange": self.exchange,

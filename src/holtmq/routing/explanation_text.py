@@ -108,7 +108,7 @@ def describe_rule(binding: Binding, exchange_type: str) -> str:
         return binding.routing_key or "''"
     mode = str(binding.arguments.get("x-match", "all"))
     criteria = [f"{k}={_criterion_value(v)}" for k, v in binding.arguments.items() if k != "x-match"]
-    return f"{mode}: {', '.join(criteria)}" if criteria else f"{mode} of no criteria"
+    return f"{mode}: {', '.join(criteria)}" if criteria else f"{mode}, without criteria"
 
 
 def count(number: int, noun: str) -> str:

@@ -1,4 +1,4 @@
-"""Fanout: every binding matches every message; key and arguments are only part of a binding's identity."""
+"""The fanout exchange type: every binding matches every message, whatever its routing key and arguments."""
 
 from __future__ import annotations
 
@@ -10,6 +10,8 @@ from holtmq.topology import Binding
 
 
 class FanoutMatcher(Matcher):
+    """The bindings of a fanout exchange."""
+
     type = "fanout"
     reads_routing_key = False
 
@@ -26,7 +28,7 @@ class FanoutMatcher(Matcher):
         return self._bindings
 
     def judge(self, binding: Binding, routing_key: str, headers: Mapping[str, FieldValue]) -> Verdict:
-        return Verdict(True, "fanout takes every message")
+        return Verdict(True, "fanout matches every message")
 
     def covering(self, binding: Binding) -> Collection[Binding]:
         return self._bindings

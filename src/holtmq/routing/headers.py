@@ -1,7 +1,7 @@
-"""Headers: the arguments of a binding are criteria on the message's headers; all of them, or any one, must hold.
+"""The headers exchange type: the arguments of a binding are criteria for the headers of a message.
 
-Bindings that ask for `all` are grouped by the names that they ask for, and found within a group by their values together:
-a message costs one look-up per group, not one per binding. Bindings that ask for `any` are found by each criterion alone.
+Bindings with x-match `all` are grouped by the names of their criteria and indexed within a group by their values, so a
+message costs one lookup per group and not one per binding. Bindings with x-match `any` are indexed by each criterion.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ _MISSING = object()
 
 
 class _Group:
-    """The `all` bindings that compare the same headers and ask for the presence of the same others."""
+    """The `all` bindings that compare the same headers and require the presence of the same other headers."""
 
     __slots__ = ("by_values", "compared", "present")
 
@@ -31,6 +31,7 @@ class _Group:
         self.by_values: dict[tuple[Hashable, ...], set[Binding]] = {}
 
     def match(self, headers: Mapping[str, Hashable]) -> Collection[Binding]:
+        """Return the bindings of the group that match these comparable header values."""
         for name in self.present:
             if name not in headers:
                 return ()
@@ -38,13 +39,15 @@ class _Group:
 
 
 class HeadersMatcher(Matcher):
+    """The bindings of a headers exchange, by their criteria."""
+
     type = "headers"
     reads_routing_key = False
 
     def __init__(self) -> None:
         self._without_criteria: set[Binding] = set()
         self._groups: dict[str, dict[tuple[Names, Names], _Group]] = {}
-        """The groups of `all` bindings under one name of theirs: a message without that header need not look at them."""
+        """The groups of `all` bindings by one of their names: a message without that header skips them."""
         self._any: dict[tuple[str, Hashable], set[Binding]] = {}
         self._values: dict[str, Counter[Hashable]] = {}
 
@@ -112,7 +115,7 @@ class HeadersMatcher(Matcher):
             return _judge_without_criteria(binding, criteria)
         misses = {name: _miss(name, binding, headers) for name in criteria.tests}
         missed = [miss for miss in misses.values() if miss is not None]
-        held = [_tell(name, binding) for name, miss in misses.items() if miss is None]
+        held = [_describe_match(name, binding) for name, miss in misses.items() if miss is None]
         if criteria.is_any:
             return Verdict(True, f"any: {', '.join(held)}") if held else Verdict(False, "; ".join(missed), 0.25)
         if missed:
@@ -120,7 +123,7 @@ class HeadersMatcher(Matcher):
         return Verdict(True, f"all: {', '.join(held)}")
 
     def covering(self, binding: Binding) -> Collection[Binding]:
-        """What asks for no more: fewer of the same criteria under `all`, more of them under `any`."""
+        """Return the bindings that require less: a subset of the criteria with `all`, a superset with `any`."""
         criteria = Criteria.of(binding.arguments)
         if not criteria.tests:
             return {binding, *self._without_criteria}
@@ -134,7 +137,7 @@ class HeadersMatcher(Matcher):
 
 
 def _group_key(criteria: Criteria) -> tuple[tuple[Names, Names], str, tuple[Hashable, ...]]:
-    """The group of an `all` binding, the name under which the group is kept, and the binding's place within it."""
+    """Return the group of an `all` binding, the name that the group is stored under, and its key within the group."""
     compared = tuple(sorted(name for name, value in criteria.tests.items() if value is not PRESENT))
     present = tuple(sorted(name for name, value in criteria.tests.items() if value is PRESENT))
     return (compared, present), (compared or present)[0], tuple(criteria.tests[name] for name in compared)
@@ -147,7 +150,7 @@ def _covering_in(group: _Group, criteria: Criteria) -> Collection[Binding]:
 
 
 def _miss(name: str, binding: Binding, headers: Mapping[str, FieldValue]) -> str | None:
-    """Why one criterion does not hold; None where it does."""
+    """Return why a criterion does not hold, or None if it does."""
     wanted = binding.arguments[name]
     if name not in headers:
         return f"{name} is missing" + ("" if wanted is None else f", expected {describe(wanted)}")
@@ -156,16 +159,16 @@ def _miss(name: str, binding: Binding, headers: Mapping[str, FieldValue]) -> str
     return f"{name} is {describe(headers[name])}, expected {describe(wanted)}"
 
 
-def _tell(name: str, binding: Binding) -> str:
+def _describe_match(name: str, binding: Binding) -> str:
     wanted = binding.arguments[name]
-    return f"{name} is there" if wanted is None else f"{name} is {describe(wanted)}"
+    return f"{name} is present" if wanted is None else f"{name} is {describe(wanted)}"
 
 
 def _judge_without_criteria(binding: Binding, criteria: Criteria) -> Verdict:
     mode = str(binding.arguments.get(X_MATCH, "all"))
     if criteria.is_any:
-        return Verdict(False, f"x-match is {mode} and there is no criterion, so nothing matches", 0.25)
-    return Verdict(True, f"x-match is {mode} and there is no criterion, so everything matches")
+        return Verdict(False, f"x-match is {mode} and there are no criteria: no message matches", 0.25)
+    return Verdict(True, f"x-match is {mode} and there are no criteria: every message matches")
 
 
 def _discard(index: dict[K, set[Binding]], key: K, binding: Binding) -> None:

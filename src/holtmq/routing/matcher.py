@@ -1,4 +1,4 @@
-"""The one interface of every exchange type: which bindings of an exchange match a message, and why or why not."""
+"""The interface of an exchange type: which bindings of an exchange match a message, and why."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ NO_HEADERS: Mapping[str, FieldValue] = {}
 
 @dataclass(frozen=True, slots=True)
 class Verdict:
-    """Whether a binding matches a message, in words; and, where it does not, how close it came (0 to 1)."""
+    """Whether a binding matches a message, the reason, and for a mismatch how close it is (0 to 1)."""
 
     is_match: bool
     reason: str
@@ -23,35 +23,38 @@ class Verdict:
 
 
 class Matcher(ABC):
-    """The bindings of one exchange, indexed for its type. A new exchange type is a subclass in a file of its own."""
+    """The bindings of one exchange, indexed for its type. Each exchange type is a subclass in a module of its own."""
 
     type: ClassVar[str]
     reads_routing_key: ClassVar[bool] = True
 
     @property
     def header_values(self) -> Mapping[str, Collection[Hashable]]:
-        """The headers that decide a match, each with the comparable values that some binding compares it to."""
+        """The headers that affect matching, each with the comparable values that bindings test for."""
         return {}
 
-    def validate(self, binding: Binding) -> None:  # noqa: B027  # most types take any binding
-        """Raise where the binding makes no sense on this type of exchange."""
+    def validate(self, binding: Binding) -> None:  # noqa: B027  # most types accept any binding
+        """Raise InvalidValueError if the binding is not valid for this exchange type."""
 
     @abstractmethod
     def add(self, binding: Binding) -> None:
-        """Index a binding that is not here yet."""
+        """Add a binding that is not in the index."""
 
     @abstractmethod
     def remove(self, binding: Binding) -> None:
-        """Forget a binding that is here."""
+        """Remove a binding that is in the index."""
 
     @abstractmethod
     def match(self, routing_key: str, headers: Mapping[str, FieldValue]) -> Collection[Binding]:
-        """The bindings that match, each once; the caller must not change the collection."""
+        """Return the bindings that match, each once. The caller must not modify the collection."""
 
     @abstractmethod
     def judge(self, binding: Binding, routing_key: str, headers: Mapping[str, FieldValue]) -> Verdict:
-        """The same decision for one binding by itself, with the reason."""
+        """Return whether one binding matches, with the reason."""
 
     @abstractmethod
     def covering(self, binding: Binding) -> Collection[Binding]:
-        """Bindings here, itself among them, that match whatever this one matches. Some may be missed, none is wrong."""
+        """Return bindings, including this one, that match every message that this one matches.
+
+        The result may be incomplete, but it is never wrong.
+        """

@@ -1,4 +1,4 @@
-"""What of a message matters to the exchange that it is published to, and the routes found there so far."""
+"""The cache of routes: which parts of a message affect its route from an exchange, and the routes found so far."""
 
 from __future__ import annotations
 
@@ -11,17 +11,17 @@ from holtmq.topology.criteria import PRESENT, comparable
 
 
 class Plan:
-    """Made for one exchange when a message first comes to it; thrown away whole when anything within its reach changes.
+    """The routes from one exchange. It is created for the first message and dropped when anything within reach changes.
 
-    Routes are kept in two generations of at most `limit` each: when the recent one is full it becomes the older one, and
-    what is asked for again moves back. So memory is bounded whatever keys come, and what is in use stays.
+    Routes are cached in two generations of at most `limit` entries. When the recent one is full, it becomes the older one;
+    an entry that is used again moves back to the recent one. Memory is bounded, and routes in use stay cached.
     """
 
     __slots__ = ("_limit", "_older", "headers", "recent")
 
     def __init__(self, matchers: Iterable[Matcher], limit: int) -> None:
         self.headers: dict[str, Collection[Hashable]] = {}
-        """The headers that some binding in reach looks at, each with the values that the bindings compare it to."""
+        """The headers that bindings within reach test, each with the comparable values that they test for."""
         for matcher in matchers:
             for name, values in matcher.header_values.items():
                 self.headers[name] = {*self.headers[name], *values} if name in self.headers else values
@@ -30,9 +30,10 @@ class Plan:
         self._limit = limit
 
     def signature(self, routing_keys: Hashable, headers: Mapping[str, FieldValue]) -> Hashable:
-        """Equal only for messages that must take the same route. A value that no binding names says only that it is there.
+        """Return a key that is equal only for messages with the same route.
 
-        Headers in another order give another signature: sorting would cost more than the second entry in the cache.
+        A value that no binding tests for is reduced to the presence of its header. Headers in another order give another
+        signature, because sorting would cost more than a second entry in the cache.
         """
         decisive = self.headers
         if not decisive:
@@ -46,6 +47,7 @@ class Plan:
         return tuple(signature) if len(signature) > 1 else routing_keys
 
     def find(self, signature: Hashable) -> Route | None:
+        """Return the cached route for a signature, or None."""
         route = self.recent.get(signature)
         if route is None:
             route = self._older.get(signature)
@@ -54,6 +56,7 @@ class Plan:
         return route
 
     def keep(self, signature: Hashable, route: Route) -> None:
+        """Cache the route of a signature."""
         if len(self.recent) >= self._limit:
             self._older, self.recent = self.recent, {}
         if self._limit:

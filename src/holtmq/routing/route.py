@@ -1,4 +1,4 @@
-"""Where a message goes: the outcome of routing."""
+"""The result of routing: the queues that a message reaches."""
 
 from __future__ import annotations
 
@@ -11,14 +11,14 @@ from holtmq.topology import Binding
 
 @dataclass(frozen=True, slots=True)
 class Entry:
-    """What the bindings by which a message enters a queue give to it, where it has none of its own."""
+    """The priority and TTL that bindings give to a message that has none of its own."""
 
     priority: int | None = None
     ttl_ms: int | None = None
 
     @classmethod
     def through(cls, bindings: Collection[Binding]) -> Entry:
-        """Of several bindings the highest priority and the shortest time to live count."""
+        """Return the highest priority and the shortest TTL of several bindings."""
         priorities = [b.priority for b in bindings if b.priority is not None]
         ttls_ms = [b.ttl_ms for b in bindings if b.ttl_ms is not None]
         return cls(max(priorities, default=None), min(ttls_ms, default=None))
@@ -29,15 +29,15 @@ NO_ENTRIES: Mapping[str, Entry] = {}
 
 @dataclass(frozen=True, slots=True)
 class Route:
-    """The queues that a message reaches, each once, in the order of their names."""
+    """The queues that a message reaches, each once, sorted by name."""
 
     queues: tuple[str, ...] = ()
     entries: Mapping[str, Entry] = field(default_factory=dict)
-    """For the queues entered by a binding with settings, what these are."""
+    """The settings of the bindings, for queues that are reached through a binding with settings."""
 
     @classmethod
     def through(cls, bindings: Collection[Binding]) -> Route:
-        """The route of a message that enters queues by these bindings."""
+        """Return the route of a message that reaches queues through these bindings."""
         queues = tuple(sorted({binding.destination for binding in bindings}))
         with_arguments: dict[str, list[Binding]] = {}
         for binding in bindings:

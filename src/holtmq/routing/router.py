@@ -1,8 +1,8 @@
-"""From a published message to the queues that it reaches: the one router behind every way to run HoltMQ.
+"""The router: from a published message to the queues that it reaches, for the broker, the embedded library and Spark alike.
 
-A route depends on the exchange, the routing keys and those headers that some binding looks at, together its signature.
-Routes are cached by signature, under the exchange that was published to; a change to an exchange drops the caches of the
-exchanges that lead to it and no others. Pure: no I/O, no clock; a pickled router routes the same in another process.
+A route depends on the exchange, the routing keys and the headers that some binding tests; together they are its signature.
+Routes are cached by signature for each exchange. A change to an exchange drops the caches of the exchanges that lead to it,
+and no others. Pure, without I/O or clock: a pickled router routes in the same way in another process.
 """
 
 from __future__ import annotations
@@ -47,7 +47,7 @@ log = logging.getLogger(__name__)
 
 
 class Hop(NamedTuple):
-    """One exchange that a message comes to: the bindings that match there or, where none does, its alternate exchange."""
+    """One exchange on the way of a message: the bindings that match or, if none does, its alternate exchange."""
 
     exchange: str
     matched: Collection[Binding]
@@ -55,7 +55,11 @@ class Hop(NamedTuple):
 
 
 class Router:
-    """The exchanges, queues and bindings of one vhost, alive: they can be changed, and messages routed through them."""
+    """Routes messages through the exchanges, queues and bindings of one vhost, which can be changed at any time.
+
+    `strict_unbind` refuses an unbind whose arguments differ from those of the binding; RabbitMQ ignores it. `cache_size` is
+    the number of recent routes that are cached for each exchange.
+    """
 
     def __init__(
         self,
@@ -78,19 +82,20 @@ class Router:
 
     @property
     def vhost(self) -> str:
+        """The vhost that the router is for."""
         return self.registry.vhost
 
     def to_topology(self) -> Topology:
-        """The present state as a frozen value."""
+        """Return the current state as a frozen value."""
         return self.registry.to_topology()
 
     def route(self, exchange: str, routing_key: str, headers: Mapping[str, FieldValue] | None = None) -> tuple[str, ...]:
-        """The names of the queues that a message published so would reach: each once, sorted."""
+        """Return the names of the queues that a message reaches, each once, sorted."""
         return self.resolve(exchange, routing_key, headers).queues
 
     def resolve(self, exchange: str, routing_key: str, headers: Mapping[str, FieldValue] | None = None) -> Route:
-        """The route of a message, with what the bindings on it give to the message."""
-        # Most messages end in one of these two look-ups, so nothing is checked here: what is kept was checked when it came.
+        """Return the route of a message, with the priority and TTL that it gets from bindings."""
+        # Most messages end in one of these two lookups. They check nothing: what is cached was checked when it was added.
         try:
             plan = self._plans[exchange]
             if not headers:
@@ -102,34 +107,34 @@ class Router:
         return self._resolve_checked(exchange, routing_key, NO_HEADERS if headers is None else headers)
 
     def reads_headers(self, exchange: str) -> bool:
-        """Whether headers can make a difference to where a message goes that is published here."""
+        """Return whether headers can affect the route of a message that is published to an exchange."""
         self.require_publishable(exchange)
         return bool((self._plans.get(exchange) or self._make_plan(exchange)).headers)
 
     def header_names(self) -> set[str]:
-        """The headers that some binding of this vhost looks at; CC and BCC, which count everywhere, are not among them."""
+        """Return the headers that some binding of this vhost tests, without CC and BCC, which apply everywhere."""
         return {name for matcher in self._matchers.values() for name in matcher.header_values}
 
     def keyless_exchanges(self) -> set[str]:
-        """The exchanges to which the routing key of a message makes no difference, however far it goes from there."""
+        """Return the exchanges from which the routing key of a message does not affect its route."""
         readers = {name for name, matcher in self._matchers.items() if matcher.reads_routing_key}
         return {name for name in self.registry.exchanges if readers.isdisjoint(self._reach(name))}
 
     def resolve_unpublished(
         self, exchange: str, routing_keys: Collection[str], headers: Mapping[str, FieldValue] = NO_HEADERS
     ) -> Route:
-        """The route of a message that nobody publishes, such as a dead letter: an internal exchange is no bar to it."""
+        """Return the route of a message that no client publishes, such as a dead letter; internal exchanges accept it."""
         hops = self.walk(exchange, routing_keys, headers)
         return Route.through([binding for hop in hops for binding in hop.matched if binding.is_to_queue])
 
     def explain(self, exchange: str, routing_key: str, headers: Mapping[str, FieldValue] | None = None) -> Explanation:
-        """Why a message goes where it goes, and what came close. Looks at every binding on the way, so not for hot paths."""
+        """Explain the route of a message, with near misses. This examines every binding on the way: avoid it in hot paths."""
         self.require_publishable(exchange)
         require_short_string(routing_key, "a routing key")
         return explain(self, exchange, routing_keys(routing_key, headers or NO_HEADERS), headers or NO_HEADERS)
 
     def declare_exchange(self, exchange: Exchange) -> bool:
-        """Add an exchange; False where an equal one exists already."""
+        """Add an exchange; return False if an equal one exists."""
         self._require_vhost(exchange)
         require_exchange_type(exchange.type)
         is_new = self.registry.declare_exchange(exchange)
@@ -139,7 +144,7 @@ class Router:
         return is_new
 
     def declare_queue(self, queue: Queue) -> bool:
-        """Add a queue; False where an equal one exists already."""
+        """Add a queue; return False if an equal one exists."""
         self._require_vhost(queue)
         is_new = self.registry.declare_queue(queue)
         if is_new:
@@ -147,19 +152,19 @@ class Router:
         return is_new
 
     def adopt_queue(self, queue: Queue) -> None:
-        """Add a queue that the server named, or that a file brings back."""
+        """Add a queue that the server named, or that a file restores."""
         self._require_vhost(queue)
         self.registry.adopt_queue(queue)
         self._forget_routes(DEFAULT_EXCHANGE)
 
     def set_policies(self, policies: Iterable[Policy]) -> None:
-        """Put other policies in the place of those that there are."""
+        """Replace all policies."""
         self.registry.set_policies(policies)
         self._plans.clear()
         self._planned_through.clear()
 
     def bind(self, binding: Binding) -> bool:
-        """Add a binding; False where one of the same identity exists already."""
+        """Add a binding; return False if one with the same identity exists."""
         self._require_vhost(binding)
         self.registry.require_ends(binding)
         matcher = self.matcher(binding.source)
@@ -171,17 +176,20 @@ class Router:
         return is_new
 
     def unbind(self, binding: Binding) -> Removal:
-        """Remove the binding of this identity, and its source if that is an auto-delete exchange that loses its last one."""
+        """Remove the binding with this identity, and its source if that is auto-delete and has no other binding."""
         self._require_vhost(binding)
         return self._follow(self.registry.unbind(binding, strict=self._strict_unbind))
 
     def delete_queue(self, name: str) -> Removal:
+        """Remove a queue and its bindings; do nothing if it does not exist."""
         return self._follow(self.registry.delete_queue(name))
 
     def delete_exchange(self, name: str, *, if_unused: bool = False) -> Removal:
+        """Remove an exchange and its bindings; do nothing if it does not exist."""
         return self._follow(self.registry.delete_exchange(name, if_unused=if_unused))
 
     def matcher(self, exchange: str) -> Matcher:
+        """Return the matcher of an exchange; raise NotFoundError if the exchange does not exist."""
         try:
             return self._matchers[exchange]
         except KeyError:
@@ -191,29 +199,29 @@ class Router:
             ) from None
 
     def require_publishable(self, exchange: str) -> None:
-        """Refuse what nobody may publish to: an exchange that does not exist, or an internal one."""
-        require_short_string(exchange, "an exchange's name")
+        """Raise an error if the exchange does not exist or is internal."""
+        require_short_string(exchange, "the name of an exchange")
         if exchange != DEFAULT_EXCHANGE and self.registry.exchange(exchange).internal:
             raise AccessRefusedError(f"cannot publish to internal exchange {exchange!r} in vhost {self.vhost!r}")
 
     def alternate_exchange(self, exchange: str) -> tuple[str | None, Policy | None]:
-        """The alternate exchange of an exchange and, where a policy names it, that policy."""
+        """Return the alternate exchange of an exchange and the policy that sets it, if any."""
         if exchange == DEFAULT_EXCHANGE:
             return None, None
         return self.registry.alternate_exchange(self.registry.exchange(exchange))
 
     def bindings_from(self, exchange: str) -> Collection[Binding]:
-        """All bindings of an exchange; those of the default exchange are implicit."""
+        """Return all bindings of an exchange; those of the default exchange are implicit."""
         return self._default.bindings() if exchange == DEFAULT_EXCHANGE else self.registry.bindings_from(exchange)
 
     def walk(self, exchange: str, routing_keys: Collection[str], headers: Mapping[str, FieldValue]) -> Iterator[Hop]:
-        """Every exchange that a message comes to, each once, nearest first, then by name; so no cycle goes on forever."""
+        """Yield every exchange that a message reaches, each once, nearest first, then by name; cycles end by themselves."""
         seen = {exchange}
         for name in (ahead := [exchange]):
             hop = self._hop(name, routing_keys, headers, is_first=name == exchange)
             yield hop
             following = {hop.alternate} if hop.alternate is not None else set()
-            if self.registry.links_from(name):  # most exchanges lead to queues only: no need to look at each binding
+            if self.registry.links_from(name):  # most exchanges lead to queues only, and then no binding needs a look
                 following |= {binding.destination for binding in hop.matched if not binding.is_to_queue}
             for target in sorted(following - seen):
                 seen.add(target)
@@ -221,7 +229,7 @@ class Router:
 
     def _hop(self, name: str, routing_keys: Collection[str], headers: Mapping[str, FieldValue], *, is_first: bool) -> Hop:
         if name == DEFAULT_EXCHANGE and not is_first:
-            return Hop(name, (), None)  # as an alternate exchange it leads nowhere, as observed on RabbitMQ 3.10.8
+            return Hop(name, (), None)  # it routes nothing as an alternate exchange, as observed on RabbitMQ 3.10.8
         matcher = self.matcher(name)
         matched: Collection[Binding]
         if len(routing_keys) == 1 or not matcher.reads_routing_key:
@@ -251,7 +259,7 @@ class Router:
         return route
 
     def _make_plan(self, exchange: str) -> Plan:
-        """Of an exchange that may be published to: who has a plan is not checked again."""
+        """Create the plan of an exchange that was checked to be publishable; it is not checked again."""
         reach = self._reach(exchange)
         for name in reach:
             self._planned_through.setdefault(name, set()).add(exchange)
@@ -260,7 +268,7 @@ class Router:
         return plan
 
     def _reach(self, exchange: str) -> dict[str, None]:
-        """The exchange and all that its messages can come to, in the order of the first way there."""
+        """Return the exchange and all exchanges that its messages can reach, in breadth-first order."""
         reach = {exchange: None}
         for name in (ahead := [exchange]):
             onward = [binding.destination for binding in self.registry.links_from(name)]
@@ -274,14 +282,14 @@ class Router:
         return reach
 
     def _forget_routes(self, exchange: str) -> None:
-        """Drop the plans of the exchanges whose messages can come to this one."""
+        """Drop the plans of the exchanges whose messages can reach this one."""
         for planned in self._planned_through.pop(exchange, ()):
             self._plans.pop(planned, None)
 
     def _start_matching(self, exchange: Exchange) -> None:
         matcher_type = MATCHERS.get(exchange.type)
         if matcher_type is None:
-            return  # a plugin's type in an imported file: its routes fail, by name, and the others work
+            return  # a plugin's type in an imported file: only routes through this exchange fail, with its name
         matcher = self._matchers[exchange.name] = matcher_type()
         for binding in self.registry.bindings_from(exchange.name):
             matcher.validate(binding)
@@ -308,12 +316,13 @@ class Router:
 
 
 def require_exchange_type(type_: str) -> None:
+    """Raise InvalidValueError if the exchange type is unknown."""
     if type_ not in MATCHERS:
         raise InvalidValueError(f"unknown exchange type {type_!r}, expected one of {', '.join(MATCHERS)}")
 
 
 def routing_keys(routing_key: str, headers: Mapping[str, FieldValue]) -> tuple[str, ...]:
-    """The key of a message and those in its CC and BCC headers, each once, sorted."""
+    """Return the routing key of a message and those in its CC and BCC headers, each once, sorted."""
     if type(routing_key) is not str:
         require_short_string(routing_key, "a routing key")
     if type(headers) is not dict and not isinstance(headers, Mapping):

@@ -1,9 +1,9 @@
-"""Topic: patterns over the words of a dotted key; `*` is one word, `#` is any number of words.
+"""The topic exchange type: patterns over the words of a key; `*` matches one word, `#` zero or more.
 
-The patterns of an exchange form a trie of words. A key is walked through it once, word by word, along all branches that
-still fit. Two facts keep that walk short: a run of wildcards is rewritten to its `*`s first and one `#` last (`#.*.#` and
-`*.#` mean the same), so that what follows a `#` is a word or nothing; and a `#` once reached stays reached, so that each is
-visited at most once per word. The cost is at most (words of the key) x (nodes of the trie), however many `#` there are.
+The patterns of an exchange form a trie of words. A key is matched word by word, along all branches at once. Two facts bound
+the cost. First, each run of wildcards is normalised to its `*` followed by one `#` (`#.*.#` and `*.#` are equivalent), so a
+`#` is followed by a literal word or by nothing. Second, a `#` that has been reached stays reached, so each is visited at
+most once per word. The cost is at most (words of the key) x (nodes of the trie), whatever the number of `#`.
 """
 
 from __future__ import annotations
@@ -19,10 +19,10 @@ _NO_WORDS: dict[str, _Node] = {}
 
 
 class _Node:
-    """A place in the trie: where each next word leads, where `*` and `#` lead, and the bindings whose pattern ends here.
+    """A node of the trie: its children by word, the children for `*` and `#`, and the bindings whose pattern ends here.
 
-    There are many, and most lead to a single word or end a single binding: what is single is kept without a container
-    around it, which saves a third of the memory and half of the garbage collector's work (benchmarks/routing.py).
+    Most nodes have a single child or a single binding, which is stored without a container. That saves a third of the
+    memory and half of the work of the garbage collector (benchmarks/routing.py).
     """
 
     __slots__ = ("bindings", "hash", "only_child", "only_word", "star", "words")
@@ -37,10 +37,11 @@ class _Node:
 
     @property
     def is_empty(self) -> bool:
+        """Whether the node has neither children nor bindings."""
         return not (self.only_child or self.words or self.star or self.hash or self.bindings)
 
     def child(self, word: str) -> _Node | None:
-        """The node that a word of a pattern leads to."""
+        """Return the child for a word of a pattern, or None."""
         if word == "*":
             return self.star
         if word == "#":
@@ -48,6 +49,7 @@ class _Node:
         return self.only_child if word == self.only_word else self.words.get(word)
 
     def grow(self, word: str) -> _Node:
+        """Add a child for a word of a pattern."""
         child = _Node()
         if word == "*":
             self.star = child
@@ -63,6 +65,7 @@ class _Node:
         return child
 
     def cut(self, word: str) -> None:
+        """Remove the child for a word of a pattern."""
         if word == "*":
             self.star = None
         elif word == "#":
@@ -88,6 +91,7 @@ class _Node:
             self.bindings = None
 
     def collect(self, found: list[Binding]) -> None:
+        """Append the bindings whose pattern ends here."""
         if isinstance(self.bindings, set):
             found.extend(self.bindings)
         elif self.bindings is not None:
@@ -95,6 +99,8 @@ class _Node:
 
 
 class TopicMatcher(Matcher):
+    """The bindings of a topic exchange, as a trie of words."""
+
     type = "topic"
 
     def __init__(self) -> None:
@@ -121,9 +127,9 @@ class TopicMatcher(Matcher):
         return self._walk(split(routing_key))
 
     def _walk(self, words: Iterable[str], *, is_pattern: bool = False) -> list[Binding]:  # noqa: C901
-        """The bindings whose pattern fits these words; with `is_pattern`, whose pattern covers them as a pattern.
+        """Return the bindings whose pattern matches these words or, with `is_pattern`, covers this pattern.
 
-        Long and plain: an uncached route is spent here (benchmarks/routing.py).
+        Long and without helpers, because an uncached route spends its time here (benchmarks/routing.py).
         """
         found: list[Binding] = []
         reached_hashes: dict[_Node, None] = {}
@@ -131,12 +137,12 @@ class TopicMatcher(Matcher):
         _enter_hashes(current, reached_hashes, found)
         for word in words:
             following: list[_Node] = []
-            takes_star = not (is_pattern and word == "#")
+            accepts_star = not (is_pattern and word == "#")
             for node in current:
                 child = node.only_child if word == node.only_word else node.words.get(word)
                 if child is not None:
                     following.append(child)
-                if node.star is not None and takes_star:
+                if node.star is not None and accepts_star:
                     following.append(node.star)
             for node in reached_hashes:
                 child = node.only_child if word == node.only_word else node.words.get(word)
@@ -161,7 +167,7 @@ class TopicMatcher(Matcher):
 
 
 def _enter_hashes(nodes: Iterable[_Node], reached: dict[_Node, None], found: list[Binding]) -> None:
-    """Step from nodes to their `#`, which may stand for no word at all: a pattern that ends there matches whatever follows."""
+    """Add the `#` children of nodes, as `#` may match no word; a pattern that ends in `#` matches whatever follows."""
     for node in nodes:
         if node.hash is not None and node.hash not in reached:
             node.hash.collect(found)

@@ -1,4 +1,4 @@
-"""Exchanges, queues and bindings: as frozen values, as a definitions file, and alive under the rules of change."""
+"""Exchanges, queues and bindings: as frozen values, as definitions files, and as a registry that can be changed."""
 
 from holtmq.topology.entities import (
     DEFAULT_EXCHANGE,

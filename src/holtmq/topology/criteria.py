@@ -1,4 +1,4 @@
-"""What the arguments of a headers binding ask of a message's headers."""
+"""The criteria that the arguments of a headers binding define for the headers of a message."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ X_MATCH_VALUES = ("all", "any", "all-with-x", "any-with-x")
 
 
 class _Present:
-    """The criterion of a void value: the header is there, whatever it holds."""
+    """The criterion for a null value: the header must be present, with any value."""
 
     def __repr__(self) -> str:
         return "PRESENT"
@@ -28,13 +28,14 @@ PRESENT = _Present()
 
 @dataclass(frozen=True, slots=True)
 class Criteria:
-    """Headers by name with the value each must have, in comparable form, or PRESENT; and whether one of them suffices."""
+    """The comparable value that each header must have, or PRESENT, and whether any one of them is enough."""
 
     is_any: bool
     tests: dict[str, Hashable]
 
     @classmethod
     def of(cls, arguments: Mapping[str, FieldValue]) -> Criteria:
+        """Return the criteria of the arguments of a binding; raise InvalidValueError if x-match is invalid."""
         mode = require_x_match(arguments)
         with_x = has_x_criteria(arguments)
         tests = {
@@ -46,10 +47,10 @@ class Criteria:
 
 
 def comparable(value: FieldValue) -> Hashable:
-    """A hashable stand-in for a header's value: equal just where a headers exchange calls two values equal.
+    """Return a hashable form of a header value; two forms are equal if a headers exchange treats the values as equal.
 
-    As RabbitMQ does, this looks through the outermost type where two types have one form: a timestamp is its seconds,
-    bytes are the text that they spell, an empty table is an empty array. An integer is no float, as in RabbitMQ 3.13.
+    As in RabbitMQ, some types compare as equal at the outermost level: a timestamp equals its seconds, bytes equal the same
+    text, an empty table equals an empty array. An integer never equals a float, as in RabbitMQ 3.13.
     """
     kind = type(value)
     if kind is str or kind is int:
@@ -62,11 +63,12 @@ def comparable(value: FieldValue) -> Hashable:
 
 
 def has_x_criteria(arguments: Mapping[str, FieldValue]) -> bool:
-    """Under `all-with-x` and `any-with-x` every `x-` argument but x-match itself is a criterion, and none is a setting."""
+    """Return whether `x-` arguments other than x-match are criteria (`all-with-x`, `any-with-x`) and not settings."""
     return arguments.get(X_MATCH) in ("all-with-x", "any-with-x")
 
 
 def require_x_match(arguments: Mapping[str, FieldValue]) -> str:
+    """Return the value of x-match; raise InvalidValueError if it is invalid."""
     mode = arguments.get(X_MATCH, "all")
     if not isinstance(mode, str) or mode not in X_MATCH_VALUES:
         raise InvalidValueError(f"argument 'x-match' must be one of {', '.join(X_MATCH_VALUES)}, got {describe(mode)}")

@@ -1,4 +1,4 @@
-"""RabbitMQ's definitions JSON, in and out: `rabbitmqctl export_definitions`, `GET /api/definitions`."""
+"""Reads and writes RabbitMQ's definitions JSON: `rabbitmqctl export_definitions`, `GET /api/definitions`."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ Parts: TypeAlias = tuple[
     tuple[Exchange, ...], tuple[Queue, ...], tuple[Binding, ...], tuple[Policy, ...], tuple[tuple[str, str], ...]
 ]
 ROOT = "document"
-NESTED_TOO_DEEPLY = "expected JSON of a sane depth, got one nested too deeply to read"
+NESTED_TOO_DEEPLY = "the JSON is nested too deeply to read"
 NAMED_SECTIONS = {
     "vhosts": "name",
     "users": "name",
@@ -30,13 +30,14 @@ NAMED_SECTIONS = {
     "parameters": "name",
     "global_parameters": "name",
 }
-"""Sections that are kept as they came, but whose entries must at least say whom they are about."""
+"""Sections that are stored unchanged, with the field that each of their entries must have."""
 BROKER_SECTIONS = ("vhosts", "users", "permissions", "topic_permissions", "global_parameters")
-"""Sections about the broker as a whole, which an export of one vhost leaves out."""
+"""Sections about the whole broker, which the export of a single vhost omits."""
 POLICY_TARGETS = ("all", "queues", "exchanges", "classic_queues", "quorum_queues", "streams")
 
 
 def parse(text: bytes) -> Mapping[str, Any]:
+    """Return the parsed JSON; raise DefinitionsError if the text is not valid JSON."""
     try:
         document = json.loads(text, parse_constant=_refuse_constant)
     except UnicodeDecodeError as error:
@@ -45,11 +46,11 @@ def parse(text: bytes) -> Mapping[str, Any]:
         raise DefinitionsError(ROOT, f"expected JSON, got line {error.lineno} column {error.colno}: {error.msg}") from error
     except RecursionError as error:
         raise DefinitionsError(ROOT, NESTED_TOO_DEEPLY) from error
-    return document  # type: ignore[no-any-return]  # `read` looks at what it is
+    return document  # type: ignore[no-any-return]  # `read` checks its type
 
 
 def read(document: object, vhost: str) -> Parts:
-    """Take a document apart; entries that name no vhost belong to `vhost`."""
+    """Return the parts of a document; entries that do not name a vhost belong to `vhost`."""
     try:
         return _read(document, vhost)
     except RecursionError as error:
@@ -82,6 +83,8 @@ def write(
     sections: Iterable[tuple[str, str]],
     vhost: str | None,
 ) -> dict[str, Any]:
+    """Return the document with these parts, or only with those of one vhost."""
+
     def entries(parts: Iterable[E], to_json: Callable[[E], dict[str, Any]], *, names_vhost: bool) -> list[dict[str, Any]]:
         here = [part for part in parts if vhost in (None, part.vhost)]
         return [{**to_json(part), "vhost": part.vhost} if names_vhost else to_json(part) for part in here]
@@ -95,7 +98,7 @@ def write(
         "exchanges": entries(exchanges, _write_exchange, names_vhost=names_vhost),
         "queues": entries(queues, _write_queue, names_vhost=names_vhost),
         "bindings": entries(bindings, _write_binding, names_vhost=names_vhost),
-        "policies": entries(policies, _write_policy, names_vhost=True),  # RabbitMQ's export of one vhost does so
+        "policies": entries(policies, _write_policy, names_vhost=True),  # as in RabbitMQ's export of one vhost
     }
 
 
@@ -106,7 +109,7 @@ def _of_vhost(section: Any, vhost: str) -> Any:
 
 
 class Fields:
-    """One entry of a section, read field by field; a wrong one is reported with its path. What nobody asks for is `rest`."""
+    """One entry of a section, read field by field; an invalid field is reported with its path. `rest` returns the others."""
 
     def __init__(self, value: object, path: str) -> None:
         if not isinstance(value, Mapping):
@@ -116,40 +119,45 @@ class Fields:
         self._taken: set[str] = set()
 
     def text(self, name: str, default: str | None = None) -> str:
+        """Return a string field."""
         value = self._take(name, default)
         if not isinstance(value, str):
             raise self._refused(name, "a string", value)
         return value
 
     def flag(self, name: str, *, default: bool) -> bool:
+        """Return a boolean field."""
         value = self._take(name, default)
         if not isinstance(value, bool):
             raise self._refused(name, "true or false", value)
         return value
 
     def integer(self, name: str, default: int) -> int:
+        """Return an integer field."""
         value = self._take(name, default)
         if type(value) is not int:
             raise self._refused(name, "an integer", value)
         return value
 
     def table(self, name: str) -> Table:
+        """Return an object field as a table; a missing one is empty."""
         value = self._take(name, {})
-        if value == []:  # RabbitMQ writes an empty table so in places
+        if value == []:  # RabbitMQ sometimes writes an empty table as an array
             return Table()
         if not isinstance(value, Mapping):
             raise self._refused(name, "an object", value)
         return table_from_json(value, f"{self.path}.{name}")
 
     def moment(self, name: str) -> datetime | None:
+        """Return a time in ISO 8601 format, or None if the field is missing."""
         value = self._take(name, None)
         try:
             return None if value is None else datetime.fromisoformat(str(value))
         except ValueError as error:
-            raise self._refused(name, "a time as in 2024-01-31T12:00:00+00:00", value) from error
+            raise self._refused(name, "a time such as 2024-01-31T12:00:00+00:00", value) from error
 
     def rest(self, keep: str = "") -> Table:
-        """What was not asked for, and the field `keep` where it is there at all."""
+        """Return the fields that were not read, and the field `keep` if the entry has it."""
         rest: dict[str, Any] = {k: v for k, v in self._fields.items() if k == keep or k not in self._taken}
         return Table.of(rest)
 
@@ -171,7 +179,7 @@ def _read_exchange(fields: Fields, vhost: str) -> Exchange:
         internal=fields.flag("internal", default=False),
         arguments=fields.table("arguments"),
         vhost=fields.text("vhost", vhost),
-        extra=fields.rest(keep="internal"),  # rabbitmqctl leaves it out where false, the HTTP API does not
+        extra=fields.rest(keep="internal"),  # rabbitmqctl omits it if false, the HTTP API does not
     )
 
 
@@ -275,7 +283,7 @@ def _entries(document: Mapping[str, Any], section: str, reader: Callable[[Fields
 
 
 def _checked(path: str, reader: Callable[[Fields], T], entry: object) -> T:
-    """Read an entry; a refusal that does not know where in the document it stands learns its path here."""
+    """Read an entry; add its path to an error that lacks one."""
     try:
         return reader(Fields(entry, path))
     except DefinitionsError:
@@ -285,7 +293,7 @@ def _checked(path: str, reader: Callable[[Fields], T], entry: object) -> T:
 
 
 def _unique(section: str, parts: list[E]) -> list[E]:
-    """Drop what is said twice; refuse what is said twice in two ways."""
+    """Drop duplicate entries; raise DefinitionsError if two entries with the same name differ."""
     first: dict[tuple[str, str], tuple[int, E]] = {}
     for index, part in enumerate(parts):
         assert not isinstance(part, Binding)
@@ -293,7 +301,7 @@ def _unique(section: str, parts: list[E]) -> list[E]:
         if earlier != part:
             raise DefinitionsError(
                 f"{section}[{index}]",
-                f"expected {part.name!r} of vhost {part.vhost!r} as at {section}[{position}], got another definition of it",
+                f"{part.name!r} in vhost {part.vhost!r} is defined differently at {section}[{position}]",
             )
     return [part for _, part in first.values()]
 
@@ -309,4 +317,4 @@ def _require_x_matches(exchanges: Iterable[Exchange], bindings: Iterable[Binding
 
 
 def _refuse_constant(name: str) -> object:
-    raise DefinitionsError(ROOT, f"expected JSON, which has no {name}")
+    raise DefinitionsError(ROOT, f"expected JSON, got {name}, which is not valid JSON")

@@ -1,6 +1,6 @@
-"""Exchange, queue, binding, policy: what a topology is made of. Frozen values, valid from birth, hashable and picklable.
+"""The parts of a topology: exchange, queue, binding, policy. Frozen, validated, hashable and picklable values.
 
-Arguments may be given as any mapping; they are kept as an immutable `Table`.
+Arguments can be any mapping; they are stored as an immutable `Table`.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ DEFAULT_VHOST = "/"
 
 @dataclass(frozen=True, slots=True)
 class Exchange:
-    """Where messages are published to. `extra` keeps what else a definitions file said of it."""
+    """The declaration of an exchange. `extra` holds the other fields of its entry in a definitions file."""
 
     name: str
     type: str = "direct"
@@ -33,21 +33,21 @@ class Exchange:
     extra: Mapping[str, FieldValue] = field(default=EMPTY_TABLE, compare=False)
 
     def __post_init__(self) -> None:
-        require_short_string(self.name, "an exchange's name")
-        require_short_string(self.type, "an exchange's type")
+        require_short_string(self.name, "the name of an exchange")
+        require_short_string(self.type, "the type of an exchange")
         _freeze_tables(self, "arguments", "extra")
         _require_exchange_name(self.arguments.get("alternate-exchange", ""), "alternate-exchange", self.name)
 
     @property
     def alternate_exchange(self) -> str | None:
-        """Where messages go that no binding of this exchange matches; a policy may name one as well."""
+        """The exchange for messages that no binding matches, if the arguments name one; a policy can also set it."""
         name = self.arguments.get("alternate-exchange")
         return name if isinstance(name, str) else None
 
 
 @dataclass(frozen=True, slots=True)
 class Queue:
-    """Where messages wait. `extra` keeps what else a definitions file said of it."""
+    """The declaration of a queue. `extra` holds the other fields of its entry in a definitions file."""
 
     name: str
     durable: bool = True
@@ -58,17 +58,17 @@ class Queue:
     extra: Mapping[str, FieldValue] = field(default=EMPTY_TABLE, compare=False)
 
     def __post_init__(self) -> None:
-        require_short_string(self.name, "a queue's name")
+        require_short_string(self.name, "the name of a queue")
         _freeze_tables(self, "arguments", "extra")
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Binding:
-    """A rule of an exchange: which messages go on to which queue or exchange. One structure for every exchange type.
+    """A rule that routes messages from an exchange to a queue or another exchange; the same for every exchange type.
 
-    Its identity, and so its equality, is (vhost, source, destination, routing key, arguments); `created_at` and `metadata`
-    ride along, as does `extra`, what else a definitions file said of it. The arguments `x-priority` and `x-message-ttl`
-    are settings for the messages that enter a queue by it.
+    Two bindings are equal if vhost, source, destination, routing key and arguments are equal. `created_at`, `metadata` and
+    `extra`, which holds the other fields of its entry in a definitions file, do not count. The arguments `x-priority` and
+    `x-message-ttl` set the priority and TTL of messages that enter a queue through the binding.
     """
 
     PRIORITY_ARGUMENT: ClassVar = "x-priority"
@@ -86,21 +86,22 @@ class Binding:
     _hash: int = field(init=False, repr=False)
 
     def __post_init__(self) -> None:
-        require_short_string(self.source, "a binding's source")
-        require_short_string(self.destination, "a binding's destination")
+        require_short_string(self.source, "the source of a binding")
+        require_short_string(self.destination, "the destination of a binding")
         require_short_string(self.routing_key, "a routing key")
         if self.destination_type not in ("queue", "exchange"):
             raise InvalidValueError(
-                f"a binding's destination type must be 'queue' or 'exchange', got {describe(self.destination_type)}"
+                f"the destination type of a binding must be 'queue' or 'exchange', got {describe(self.destination_type)}"
             )
         if not (self.arguments is self.metadata is self.extra is EMPTY_TABLE):
             _freeze_tables(self, "arguments", "metadata", "extra")
             _require_binding_settings(self)
-        # Bindings live in dicts and sets by the hundred thousand; each hash is asked for several times (benchmarks/routing.py).
+        # Dictionaries and sets hold hundreds of thousands of bindings and use each hash several times (benchmarks/routing.py).
         object.__setattr__(self, "_hash", hash(self.identity))
 
     @property
     def identity(self) -> tuple[object, ...]:
+        """The fields that decide equality, in hashable form."""
         return (
             self.vhost,
             self.source,
@@ -112,14 +113,17 @@ class Binding:
 
     @property
     def is_to_queue(self) -> bool:
+        """Whether the destination is a queue."""
         return self.destination_type == "queue"
 
     @property
     def priority(self) -> int | None:
+        """The priority for messages that have none (`x-priority`)."""
         return self._setting(self.PRIORITY_ARGUMENT)
 
     @property
     def ttl_ms(self) -> int | None:
+        """The TTL for messages that have none, in milliseconds (`x-message-ttl`)."""
         return self._setting(self.TTL_ARGUMENT)
 
     def _setting(self, name: str) -> int | None:
@@ -135,7 +139,7 @@ class Binding:
         return self._hash
 
     def __reduce__(self) -> tuple[object, ...]:
-        # The hash of a string differs from process to process: a pickled binding computes its own anew.
+        # The hash of a string differs between processes: an unpickled binding computes its hash again.
         return Binding, (
             self.source,
             self.destination,
@@ -150,12 +154,13 @@ class Binding:
 
     def __str__(self) -> str:
         arguments = f" {to_plain(self.arguments)}" if self.arguments else ""
-        return f"{self.source!r} → {self.destination_type} {self.destination!r} by {self.routing_key!r}{arguments}"
+        return f"{self.source!r} → {self.destination_type} {self.destination!r} with key {self.routing_key!r}{arguments}"
 
 
 @dataclass(frozen=True, slots=True)
 class Policy:
-    """Arguments given by pattern: of those that match a name, the one of highest priority applies, whole."""
+    """Arguments for queues and exchanges whose name matches a pattern; of several policies, only the one with the highest
+    priority applies."""
 
     name: str
     pattern: str
@@ -171,21 +176,22 @@ class Policy:
 
 @dataclass(frozen=True, slots=True)
 class Parameter:
-    """A runtime parameter of RabbitMQ's: kept for who asks for it, and for the next export. A global one has neither
-    component nor vhost."""
+    """A runtime parameter of RabbitMQ, which HoltMQ stores but does not use. A global one has no component and no vhost."""
 
     component: str
     name: str
     value: str
-    """As JSON."""
+    """The value as JSON text."""
     vhost: str = ""
 
     @property
     def identity(self) -> tuple[str, str, str]:
+        """Component, vhost and name."""
         return self.component, self.vhost, self.name
 
     @property
     def is_global(self) -> bool:
+        """Whether it is a global parameter."""
         return not self.component
 
 

@@ -1,7 +1,7 @@
-"""The live exchanges, queues and bindings of one vhost, and the rules by which they come and go.
+"""The exchanges, queues and bindings of one vhost, and the rules for declaring and deleting them.
 
-Every change is incremental: it costs the same among ten bindings as among a million. What disappears with what (the
-bindings of a deleted queue, the auto-delete exchanges upstream of them) is decided here and reported as a `Removal`.
+Every change is incremental: its cost does not grow with the number of bindings. The registry decides what else a deletion
+removes (the bindings of a queue, auto-delete exchanges without bindings) and reports it as a `Removal`.
 """
 
 from __future__ import annotations
@@ -52,7 +52,7 @@ QUEUE_ARGUMENTS = (
 
 @dataclass(slots=True)
 class Removal:
-    """What one change took away, in the order in which it went."""
+    """Everything that one change removed, in the order of removal."""
 
     bindings: list[Binding] = field(default_factory=list)
     exchanges: list[Exchange] = field(default_factory=list)
@@ -63,7 +63,7 @@ class Removal:
 
 
 class Registry:
-    """What exists in one vhost. The predeclared exchanges always do; the default exchange is not kept: it binds every queue."""
+    """The contents of one vhost. It always has the predeclared exchanges; the default exchange is implicit."""
 
     def __init__(self, vhost: str, policies: Iterable[Policy] = ()) -> None:
         self.vhost = vhost
@@ -76,8 +76,11 @@ class Registry:
 
     @classmethod
     def of(cls, topology: Topology, vhost: str) -> Registry:
-        """A vhost of a topology, brought to life. Bindings that dangle are left out: RabbitMQ's export names those of
-        exclusive queues and internal exchanges without the queues and exchanges themselves."""
+        """Return the registry of a vhost of a topology.
+
+        Bindings with a missing end are skipped: RabbitMQ exports the bindings of exclusive queues and internal exchanges
+        without these queues and exchanges.
+        """
         registry = cls(vhost, (policy for policy in topology.policies if policy.vhost == vhost))
         registry.exchanges.update((exchange.name, exchange) for exchange in topology.exchanges if exchange.vhost == vhost)
         registry.queues.update((queue.name, queue) for queue in topology.queues if queue.vhost == vhost)
@@ -87,7 +90,7 @@ class Registry:
         return registry
 
     def to_topology(self) -> Topology:
-        """The present state as a value. The predeclared exchanges go without saying."""
+        """Return the current state as a frozen value, without the predeclared exchanges."""
         return Topology(
             exchanges=tuple(exchange for exchange in self.exchanges.values() if exchange.name not in PREDECLARED),
             queues=tuple(self.queues.values()),
@@ -96,26 +99,30 @@ class Registry:
         )
 
     def exchange(self, name: str) -> Exchange:
+        """Return an exchange; raise NotFoundError if it does not exist."""
         try:
             return self.exchanges[name]
         except KeyError:
             raise NotFoundError(f"no exchange {name!r} in vhost {self.vhost!r}") from None
 
     def bindings(self) -> list[Binding]:
+        """Return all bindings."""
         return [binding for bindings in self._outgoing.values() for binding in bindings]
 
     def bindings_from(self, source: str) -> Collection[Binding]:
+        """Return the bindings with this source."""
         return self._outgoing.get(source, {}).keys()
 
     def bindings_to(self, destination_type: DestinationType, destination: str) -> Collection[Binding]:
+        """Return the bindings with this destination."""
         return self._incoming.get((destination_type, destination), {}).keys()
 
     def links_from(self, source: str) -> Collection[Binding]:
-        """The bindings of an exchange that lead to exchanges, without a walk over those that lead to queues."""
+        """Return the bindings of an exchange to other exchanges, without a search among its bindings to queues."""
         return self._links.get(source, {}).keys()
 
     def alternate_exchange(self, exchange: Exchange) -> tuple[str | None, Policy | None]:
-        """The alternate exchange of an exchange, with the policy that named it where its own arguments do not."""
+        """Return the alternate exchange of an exchange, and the policy that sets it if its arguments do not."""
         if exchange.alternate_exchange is not None:
             return exchange.alternate_exchange, None
         for pattern, policy in self._exchange_policies:
@@ -125,16 +132,17 @@ class Registry:
         return None, None
 
     def set_policies(self, policies: Iterable[Policy]) -> None:
+        """Replace all policies."""
         self.policies = tuple(policies)
         self._exchange_policies = _by_priority(self.policies, ("all", "exchanges"))
         self._queue_policies = _by_priority(self.policies, ("all", "queues", "classic_queues", "quorum_queues"))
 
     def queue_policy(self, queue: str) -> Policy | None:
-        """The one policy that applies to a queue of this name."""
+        """Return the policy that applies to a queue with this name, or None."""
         return next((policy for pattern, policy in self._queue_policies if pattern.search(queue)), None)
 
     def declare_exchange(self, exchange: Exchange) -> bool:
-        """Add an exchange; False where an equal one exists already."""
+        """Add an exchange; return False if an equal one exists."""
         refuse_default_exchange(exchange.name)
         current = self.exchanges.get(exchange.name)
         if current is not None:
@@ -145,7 +153,7 @@ class Registry:
         return True
 
     def declare_queue(self, queue: Queue) -> bool:
-        """Add a queue; False where an equal one exists already. Names in `amq.` are for the server: see `adopt_queue`."""
+        """Add a queue; return False if an equal one exists. Names that start with `amq.` are reserved: see `adopt_queue`."""
         current = self.queues.get(queue.name)
         if current is not None:
             self._require_equal_queue(queue, current)
@@ -154,12 +162,12 @@ class Registry:
         return self.adopt_queue(queue)
 
     def adopt_queue(self, queue: Queue) -> bool:
-        """Add a queue whose name is not the caller's choice: one that the server named, or that a file brings back."""
+        """Add a queue whose name may be reserved: one that the server named, or that a file restores."""
         self.queues[queue.name] = queue
         return True
 
     def require_ends(self, binding: Binding) -> None:
-        """Refuse a binding whose source or destination is missing, or the default exchange."""
+        """Raise an error if the source or destination of a binding does not exist or is the default exchange."""
         refuse_default_exchange(binding.source)
         self.exchange(binding.source)
         if binding.destination_type == "exchange":
@@ -169,11 +177,12 @@ class Registry:
             raise NotFoundError(f"no queue {binding.destination!r} in vhost {self.vhost!r}")
 
     def has_ends(self, binding: Binding) -> bool:
+        """Return whether the source and the destination of a binding exist."""
         destinations = self.queues if binding.destination_type == "queue" else self.exchanges
         return binding.source in self.exchanges and binding.destination in destinations
 
     def add_binding(self, binding: Binding) -> bool:
-        """Add a binding whose ends exist; False where one of the same identity exists already."""
+        """Add a binding whose source and destination exist; return False if an equal one exists."""
         outgoing = self._outgoing.setdefault(binding.source, {})
         if binding in outgoing:
             return False
@@ -184,8 +193,10 @@ class Registry:
         return True
 
     def unbind(self, binding: Binding, *, strict: bool = True) -> Removal:
-        """Remove the binding of this identity. Where none is bound that is no error, unless, when `strict`, the same
-        source, destination and key are bound with other arguments: then nothing is removed."""
+        """Remove a binding; do nothing if it does not exist.
+
+        If `strict`, raise BindingArgumentsMismatchError if the same source, destination and key are bound with other arguments.
+        """
         refuse_default_exchange(binding.source)
         bound = self._outgoing.get(binding.source, {}).get(binding)
         if bound is not None:
@@ -195,14 +206,14 @@ class Registry:
         return Removal()
 
     def delete_queue(self, name: str) -> Removal:
-        """Remove a queue and its bindings; nothing where it does not exist."""
+        """Remove a queue and its bindings; do nothing if it does not exist."""
         queue = self.queues.pop(name, None)
         if queue is None:
             return Removal()
         return self._remove_bindings(self.bindings_to("queue", name), Removal(queues=[queue]))
 
     def delete_exchange(self, name: str, *, if_unused: bool = False) -> Removal:
-        """Remove an exchange and its bindings, as source and as destination; nothing where it does not exist."""
+        """Remove an exchange and the bindings from and to it; do nothing if it does not exist."""
         refuse_default_exchange(name)
         if name.startswith(RESERVED_PREFIX):
             raise AccessRefusedError(f"deletion of system exchange {name!r} in vhost {self.vhost!r} not allowed")
@@ -218,13 +229,13 @@ class Registry:
         return self._remove_bindings(bindings, Removal(exchanges=[exchange]))
 
     def _remove_bindings(self, bindings: Iterable[Binding], removal: Removal) -> Removal:
-        """Remove bindings and, in a cascade, the auto-delete exchanges that lose their last binding by it."""
+        """Remove bindings and, in a cascade, the auto-delete exchanges that lose their last binding."""
         pending = list(bindings)
         while pending:
             binding = pending.pop()
             outgoing = self._outgoing.get(binding.source, {})
             if outgoing.pop(binding, None) is None:
-                continue  # a self-binding is met twice when its exchange goes
+                continue  # a binding from an exchange to itself appears twice when the exchange is deleted
             removal.bindings.append(binding)
             _discard(self._incoming, (binding.destination_type, binding.destination), binding)
             if binding.destination_type == "exchange":
@@ -259,11 +270,13 @@ class Registry:
 
 
 def refuse_default_exchange(name: str) -> None:
+    """Raise AccessRefusedError if the name is that of the default exchange."""
     if name == DEFAULT_EXCHANGE:
         raise AccessRefusedError("operation not permitted on the default exchange")
 
 
 def refuse_reserved_name(name: str, kind: str) -> None:
+    """Raise AccessRefusedError if the name starts with `amq.`."""
     if name.startswith(RESERVED_PREFIX):
         raise AccessRefusedError(f"{kind} name {name!r} contains reserved prefix 'amq.*'")
 

@@ -1,4 +1,4 @@
-"""A whole topology as one frozen value: what a definitions file says, and what a router is built from."""
+"""A topology as one frozen value: read from a definitions file, and the input of a router."""
 
 from __future__ import annotations
 
@@ -14,10 +14,10 @@ from holtmq.topology.entities import DEFAULT_VHOST, Binding, Exchange, Policy, Q
 
 @dataclass(frozen=True, slots=True)
 class Topology:
-    """Exchanges, queues, bindings and policies of any number of vhosts, in the order in which they were declared.
+    """The exchanges, queues, bindings and policies of one or more vhosts, in the order of their declaration.
 
-    `sections` holds every other part of a definitions file (vhosts, users, permissions, parameters, and those that HoltMQ
-    knows nothing of) as its name and its JSON text, so that what was read can be written again without loss.
+    `sections` holds the other sections of a definitions file (vhosts, users, permissions, parameters and unknown ones), each
+    as its name and its JSON text. A file can be read and written again without loss.
     """
 
     exchanges: tuple[Exchange, ...] = ()
@@ -28,10 +28,10 @@ class Topology:
 
     @classmethod
     def from_definitions(cls, source: str | Path | Mapping[str, Any], *, vhost: str = DEFAULT_VHOST) -> Topology:
-        """Read RabbitMQ's definitions JSON: a file's path, or the document already parsed.
+        """Read RabbitMQ's definitions JSON from a file or from a parsed document.
 
-        `vhost` is where the parts of a single-vhost export belong, whose entries name none. An invalid document is
-        refused whole with a `DefinitionsError` that names the path of the offending value.
+        `vhost` applies to entries that do not name one, as in the export of a single vhost. An invalid document raises
+        `DefinitionsError` with the path of the offending value.
         """
         document = source if isinstance(source, Mapping) else definitions_file.parse(Path(source).read_bytes())
         return cls(*definitions_file.read(document, vhost))
@@ -44,12 +44,12 @@ class Topology:
         return load_topology(path)
 
     def to_definitions(self, *, vhost: str | None = None) -> dict[str, Any]:
-        """The definitions document: of everything or, as RabbitMQ exports it, of one vhost without naming it."""
+        """Return the definitions document of all vhosts or, in the format of RabbitMQ's single-vhost export, of one."""
         return definitions_file.write(self.exchanges, self.queues, self.bindings, self.policies, self.sections, vhost)
 
     @property
     def vhosts(self) -> tuple[str, ...]:
-        """The vhosts that the file lists or that something is in; the default one is always there."""
+        """The vhosts that are listed or contain something, and always the default vhost."""
         listed = [entry["name"] for entry in json.loads(dict(self.sections).get("vhosts", "[]"))]
         parts: tuple[Exchange | Queue | Binding | Policy, ...] = (*self.exchanges, *self.queues, *self.bindings, *self.policies)
         return tuple(dict.fromkeys([DEFAULT_VHOST, *listed, *(part.vhost for part in parts)]))
