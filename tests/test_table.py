@@ -1,4 +1,4 @@
-"""AMQP field tables: immutable, typed, equal by value, and without loss in JSON."""
+"""AMQP field tables: immutable, typed, compared by value, and converted to JSON without loss."""
 
 from __future__ import annotations
 

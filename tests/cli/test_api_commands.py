@@ -1,4 +1,4 @@
-"""The commands that talk to a running broker."""
+"""The commands that use the HTTP API of a running broker."""
 
 from __future__ import annotations
 

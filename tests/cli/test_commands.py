@@ -1,4 +1,4 @@
-"""The holtmq command, run as a user runs it: in a process of its own."""
+"""The holtmq command, run in a process of its own."""
 
 from __future__ import annotations
 

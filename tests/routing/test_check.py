@@ -1,4 +1,4 @@
-"""The weak spots of a topology."""
+"""Findings for a topology."""
 
 from __future__ import annotations
 

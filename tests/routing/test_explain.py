@@ -1,4 +1,4 @@
-"""The story of a route: complete, in words, as text and as JSON."""
+"""Explanations of routes: as values, as text and as JSON."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The router beyond the table of cases: its cache, its settings for queues, pickling, bad input."""
+"""The router, beyond the table of cases: cache, binding settings, pickling, invalid input."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The topic trie: what the table of cases can't see of it, its size and its cost."""
+"""The topic trie, beyond the table of cases: its size, its cost and its explanations."""
 
 from __future__ import annotations
 

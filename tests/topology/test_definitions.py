@@ -1,4 +1,4 @@
-"""RabbitMQ's definitions JSON: real exports go in and out without loss, and a bad file is refused whole."""
+"""RabbitMQ's definitions JSON: real exports survive a round trip, and an invalid file is not imported."""
 
 from __future__ import annotations
 

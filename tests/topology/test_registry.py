@@ -1,4 +1,4 @@
-"""The rules by which exchanges, queues and bindings come and go, where the table of cases can't see them."""
+"""The rules for declaring and deleting exchanges, queues and bindings, beyond the table of cases."""
 
 from __future__ import annotations
 
