@@ -103,7 +103,7 @@ def test_demo_runs_to_its_summary(tmp_path: Path) -> None:
         (["explain", "x", "k"], 2, "expected exactly one of --definitions, --data and --http-url"),
         (["explain", "x", "k", "--data", "/no/such/file"], 1, "/no/such/file does not exist; expected a HoltMQ file"),
         (["queue", "list", "/no/such/file"], 1, "/no/such/file does not exist; expected the path of a HoltMQ file"),
-        (["queue", "list", "FILE"], 1, "is no database; expected a HoltMQ file, or none"),
+        (["queue", "list", "FILE"], 1, "is not a HoltMQ database; expected a HoltMQ database or a new file"),
         (["migrate", "/no/such/file"], 1, "/no/such/file does not exist; expected a MiniQ or litequeue file"),
         (["migrate", "FILE"], 1, "file is not a database; expected a MiniQ or litequeue file"),
         (["explain", "x"], 2, "Missing argument 'KEY'."),
@@ -138,6 +138,9 @@ def test_every_command_has_help(arguments: list[str]) -> None:
 
 def test_everyday_work_on_a_queue(tmp_path: Path) -> None:
     file = tmp_path / "shop.db"
+    assert holtmq("queue", "declare", file, "inbox", "-a", "x-max-priority=9").stdout == "Queue inbox created.\n"
+    assert holtmq("queue", "declare", file, "inbox", "-a", "x-max-priority=9").stdout == "Queue inbox already exists.\n"
+    assert "inequivalent arg 'x-max-priority'" in holtmq("queue", "declare", file, "inbox").stderr
     first = json.loads(holtmq("queue", "put", file, "inbox", "hello [bold]", "--key", "orders.food", "--json").stdout)["id"]
     holtmq("queue", "put", file, "inbox", "urgent", "--key", "orders.x", "--priority", "9", "--header", "vip=true")
     assert json.loads(holtmq("queue", "list", file, "--json").stdout) == [

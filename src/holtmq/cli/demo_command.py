@@ -101,7 +101,14 @@ def shop() -> Topology:
     """Return the topology of a small shop: orders by category, an audit log, a VIP desk, and a queue for unrouted orders."""
     orders = Exchange("orders", "topic", arguments={"alternate-exchange": "unclaimed"})
     exchanges = (orders, Exchange("audit", "fanout"), Exchange("desks", "headers"), Exchange("unclaimed", "fanout"))
-    queues = tuple(map(Queue, ("laptops", "food", "premium", "audit-log", "vip-desk", "lost-and-found")))
+    queues = (
+        Queue("laptops"),
+        Queue("food"),
+        Queue("premium", arguments={"x-max-priority": 9}),
+        Queue("audit-log"),
+        Queue("vip-desk"),
+        Queue("lost-and-found"),
+    )
     bindings = (
         Binding("orders", "laptops", "orders.*.laptops.#"),
         Binding("orders", "laptops", "orders.electronics.laptops.premium"),
@@ -123,7 +130,7 @@ def _use_a_file(topology: Topology) -> int:
         for exchange in topology.exchanges:
             mq.declare_exchange(exchange.name, exchange.type, arguments=exchange.arguments)
         for queue in topology.queues:
-            mq.declare_queue(queue.name)
+            mq.declare_queue(queue.name, arguments=queue.arguments)
         for b in topology.bindings:
             mq.bind(b.destination, b.source, b.routing_key, arguments=b.arguments, destination_type=b.destination_type)
         mq.publish("one laptop, please", "orders.electronics.laptops.premium", exchange="orders", headers={"vip": True})

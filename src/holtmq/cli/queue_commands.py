@@ -9,7 +9,7 @@ import click
 from rich.table import Table as Grid
 from rich.text import Text
 
-from holtmq.cli.options import header_option, json_option, parse_table, require_confirmation, yes_option
+from holtmq.cli.options import argument_option, header_option, json_option, parse_table, require_confirmation, yes_option
 from holtmq.cli.output import print_json, show
 from holtmq.embedded import EmbeddedBroker, Message
 from holtmq.embedded.message import STATE_NAMES
@@ -61,6 +61,18 @@ def list_(file: Path, queue: str | None, state: Any, limit: int, *, as_json: boo
 @queue.command()
 @file_argument
 @click.argument("queue")
+@argument_option
+def declare(file: Path, queue: str, arguments: tuple[str, ...]) -> None:
+    """Declare QUEUE in FILE, for example with --argument x-max-priority=9. Create FILE if it does not exist."""
+    with EmbeddedBroker(file) as mq:
+        is_new = queue not in _names(mq)
+        mq.declare_queue(queue, arguments=parse_table(arguments))
+    show(f"Queue {queue} created." if is_new else f"Queue {queue} already exists.")
+
+
+@queue.command()
+@file_argument
+@click.argument("queue")
 @pattern_option
 @json_option
 def peek(file: Path, queue: str, pattern: str | None, *, as_json: bool) -> int:
@@ -77,7 +89,7 @@ def peek(file: Path, queue: str, pattern: str | None, *, as_json: bool) -> int:
 @click.argument("body")
 @click.option("--key", default="", help="Routing key.")
 @header_option
-@click.option("--priority", type=int, help="Priority from 0 to 255; messages with a higher priority are delivered first.")
+@click.option("--priority", type=int, help="Priority; the queue must have been declared with x-max-priority.")
 @click.option("--ttl-ms", type=int, help="Time to live (TTL) of the message, in milliseconds.")
 @click.option("--delay-s", type=float, default=0, help="Delay before the message becomes available, in seconds.")
 @json_option
@@ -149,10 +161,14 @@ def _existing(file: Path) -> EmbeddedBroker:
 
 
 def _queue(mq: EmbeddedBroker, name: str) -> Any:
-    known = [declared.name for declared in mq.topology().queues]
+    known = _names(mq)
     if name not in known:
         raise NotFoundError(f"no queue {name!r} in {mq.path}, expected one of {', '.join(known) or 'none'}")
     return mq.queue(name)
+
+
+def _names(mq: EmbeddedBroker) -> list[str]:
+    return [declared.name for declared in mq.topology().queues]
 
 
 def _show_messages(messages: list[Message], *, as_json: bool) -> None:

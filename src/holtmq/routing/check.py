@@ -183,7 +183,7 @@ def _shadowed_bindings(vhost: _Vhost) -> Findings:
                 if broader is not None:
                     shadowed.add(binding)
                     message = (
-                        f"redundant: the binding {describe_rule(broader, exchange.type)} matches every message that it matches"
+                        f"redundant, because {describe_rule(broader, exchange.type)} matches every message that it matches"
                     )
                     yield "warning", "shadowed binding", str(binding), message
 
