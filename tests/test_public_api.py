@@ -37,6 +37,8 @@ def test_a_queue_handle_is_not_the_declaration_of_a_queue() -> None:
         (embedded, "Queue", "QueueHandle"),
         (embedded, "Consumer", "CallbackConsumer"),
         (embedded, "Producer", "BackgroundProducer"),
+        (holtmq.aio, "AsyncEmbedded", "AsyncEmbeddedBroker"),
+        (holtmq.aio, "AsyncQueue", "AsyncQueueHandle"),
     ],
 )
 def test_an_old_name_works_with_a_warning(module: ModuleType, old: str, new: str) -> None:

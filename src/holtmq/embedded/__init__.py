@@ -23,6 +23,7 @@ if not TYPE_CHECKING:  # a type checker would take any name for an attribute of 
         __name__,
         {"Consumer": CallbackConsumer, "Embedded": EmbeddedBroker, "Producer": BackgroundProducer, "Queue": QueueHandle},
     )
+    aio.__getattr__ = renamed(aio.__name__, {"AsyncEmbedded": aio.AsyncEmbeddedBroker, "AsyncQueue": aio.AsyncQueueHandle})
 
 
 def open(  # noqa: A001  # holtmq.open reads as it should
