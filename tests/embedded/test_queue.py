@@ -347,6 +347,17 @@ def test_a_length_limit_counts_what_other_processes_put(tmp_path: Path) -> None:
         assert there.size() == 2
 
 
+def test_a_delayed_message_counts_towards_the_limit_when_it_becomes_available(mq: holtmq.EmbeddedBroker, clock: Clock) -> None:
+    queue = mq.declare_queue("q", arguments={"x-max-length": 2})
+    queue.put("a")
+    queue.put("late", delay_s=10)
+    queue.put("b")
+    assert [message.text for message in queue.list_messages()] == ["a", "late", "b"]
+    clock.advance(10)
+    assert popped(queue) == "late", "the oldest was dropped"
+    assert popped(queue) == "b"
+
+
 def test_a_rejected_message_is_dead_lettered_once(mq: holtmq.EmbeddedBroker) -> None:
     queue, dead = mq.declare_queue("q", dead_letter_queue="dead"), mq.declare_queue("dead")
     queue.put("m")

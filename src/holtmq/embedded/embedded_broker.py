@@ -192,7 +192,6 @@ class EmbeddedBroker:
             targets = {
                 name: terms_of(self._queues[name][1], priority, ttl_ms, route.entries.get(name), now) for name in route.queues
             }
-            self.messages.index_arrivals(connection)
             message_id, _ = self.intake.enter(connection, message, key, targets, now)
         self.bell.ring()
         return message_id

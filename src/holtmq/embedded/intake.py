@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Callable, Mapping
 from sqlite3 import Connection
-from typing import TypeAlias
+from typing import TypeAlias, TypeVar
 
 from holtmq.errors import QueueFullError
 from holtmq.queueing.dead_letter import DeadLetter, DeathReason, dead_letter
@@ -23,6 +23,7 @@ from holtmq.store.sqlite.keys import RoutingKeys
 from holtmq.store.sqlite.message_store import SqliteMessageStore
 from holtmq.wire.content import Properties
 
+T = TypeVar("T")
 Queues: TypeAlias = Mapping[str, tuple[int, QueueRules]]
 """The queues of the vhost: by name, the id in the file and the rules."""
 
@@ -44,30 +45,44 @@ class Intake:
         self, connection: Connection, message: NewMessage, routing_key: str, targets: Mapping[str, Terms], now_ms: int
     ) -> tuple[int | None, list[str]]:
         """Put a message into queues. Return its id, or None if no queue accepted it, and the queues that rejected it."""
-        accepted: dict[str, Terms] = {}
-        for name, terms in targets.items():
-            queue_id, rules = self._queues()[name]
-            if rules.limits_length and rules.overflow != "drop-head":
-                count, size = self._messages.measure(connection, queue_id)
-                if is_full(rules, count, size, len(message.body)):
-                    if rules.overflow == "reject-publish-dlx":
-                        self._bury_unstored(connection, message, routing_key, name, now_ms)
-                    continue
-            accepted[name] = terms
-        message_id = None
-        if accepted:
-            deliveries = [(self._queues()[name][0], terms) for name, terms in accepted.items()]
-            message_id = self._messages.publish(connection, message, deliveries, now_ms)
-            for name in accepted:
+        queues, size = self._queues(), len(message.body)
+        limited = [name for name in targets if queues[name][1].limits_length]
+        if limited:
+            self._messages.index_arrivals(connection)
+        full = [name for name in limited if self._is_full(connection, name, size)]
+        for name in full:
+            self.bury_rejected(connection, message, routing_key, name, now_ms)
+        deliveries = [(queues[name][0], terms) for name, terms in targets.items() if name not in full]
+        if not deliveries:
+            return None, full
+        message_id = self._messages.publish(connection, message, deliveries, now_ms)
+        for name in limited:
+            if name not in full:
                 self.drop_excess(connection, name, now_ms)
-        return message_id, [name for name in targets if name not in accepted]
+        return message_id, full
 
-    def require_room(self, connection: Connection, name: str, sizes: list[int]) -> None:
-        """Raise `QueueFullError` if the queue rejects messages and has no room for all of these."""
+    def _is_full(self, connection: Connection, name: str, message_size: int) -> bool:
         queue_id, rules = self._queues()[name]
-        if not rules.limits_length or rules.overflow == "drop-head" or not sizes:
-            return
+        return rules.overflow != "drop-head" and is_full(rules, *self._messages.measure(connection, queue_id), message_size)
+
+    def admit(self, connection: Connection, name: str, messages: list[NewMessage], append: Callable[[], T], now_ms: int) -> T:
+        """Append messages to a queue, or raise `QueueFullError` if it rejects them. Drop the oldest beyond the limits."""
+        queue_id, rules = self._queues()[name]
+        if not rules.limits_length:
+            return append()
+        sizes = [len(message.body) for message in messages]
+        self._require_room(connection, name, sizes)
+        appended = append()
+        if all(message.due_at is None for message in messages):  # delayed ones are not ready yet
+            self._messages.grow_measure(connection, queue_id, len(sizes), sum(sizes))
+        self.drop_excess(connection, name, now_ms)
+        return appended
+
+    def _require_room(self, connection: Connection, name: str, sizes: list[int]) -> None:
+        queue_id, rules = self._queues()[name]
         count, size = self._messages.measure(connection, queue_id)
+        if rules.overflow == "drop-head" or not sizes:
+            return
         if is_full(rules, count + len(sizes) - 1, size + sum(sizes[:-1]), sizes[-1]):
             limits = [f"{rules.max_length} messages"] if rules.max_length is not None else []
             limits += [f"{rules.max_length_bytes} bytes"] if rules.max_length_bytes is not None else []
@@ -125,11 +140,8 @@ class Intake:
     def bury_rejected(self, connection: Connection, message: NewMessage, routing_key: str, name: str, now_ms: int) -> None:
         """Dead-letter a message that a full queue rejected, if the queue's overflow behaviour says so."""
         if self._queues()[name][1].overflow == "reject-publish-dlx":
-            self._bury_unstored(connection, message, routing_key, name, now_ms)
-
-    def _bury_unstored(self, connection: Connection, message: NewMessage, routing_key: str, name: str, now_ms: int) -> None:
-        properties = Properties(raw_properties_of(message))
-        self._send_on(connection, properties, message.exchange, routing_key, message.body, name, "maxlen", now_ms)
+            properties = Properties(raw_properties_of(message))
+            self._send_on(connection, properties, message.exchange, routing_key, message.body, name, "maxlen", now_ms)
 
     def _send_on(
         self,

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
 from sqlite3 import Connection
-from typing import TYPE_CHECKING, TypeAlias
+from typing import TYPE_CHECKING, TypeAlias, TypeVar
 
 from holtmq.body import Content, encode
 from holtmq.embedded.message import STATE_NAMES, Message, StateName, message_of
@@ -25,6 +25,7 @@ LISTED = 1000
 LONGEST_WAIT_MS = 60_000.0
 INDEX_EVERY = 500
 """Puts in a row after which messages are indexed, so that a later pop does not have to index very many at once."""
+T = TypeVar("T")
 Key: TypeAlias = str | Sequence[str]
 Patterns: TypeAlias = str | Sequence[str] | None
 
@@ -61,20 +62,12 @@ class QueueHandle:
                 self._index_now_and_then()
                 owner.bell.ring()
                 return message_id
-        message_id = None
-        try:
-            with owner.looking(self.name) as (connection, queue_id, rules):
-                message = self._new_message(content, key, rules, now, headers, priority, ttl_ms, delay_s)
-                refusal = self._refusal(connection, [message], key, now)
-                if refusal is None:
-                    message_id = self._messages.append(connection, message, queue_id, now)
-                    owner.intake.drop_excess(connection, self.name, now)
-        finally:
-            owner.bell.ring()
-        if refusal is not None:
-            raise refusal
-        assert message_id is not None
-        return message_id
+        with owner.looking(self.name) as (connection, queue_id, rules):
+            message = self._new_message(content, key, rules, now, headers, priority, ttl_ms, delay_s)
+            added = self._admit(
+                connection, [message], [key], lambda: self._messages.append(connection, message, queue_id, now), now
+            )
+        return self._done(added)
 
     def _new_message(
         self,
@@ -106,34 +99,39 @@ class QueueHandle:
                 ((isinstance(key, str) and known(key)) or owner.intern(as_key(key)), *encode(content)) for content, key in given
             ]
             expires_at, _ = terms_of(rules, None, None, None, now)
-            refusal = None
-            if rules.limits_length:
+
+            def append() -> range:
+                return self._messages.append_many(connection, contents, queue_id, now, expires_at)
+
+            if not rules.limits_length:
+                added: range | QueueFullError = append()
+            else:
                 owner.intake.expire(connection, now)
                 new = [NewMessage(key_id, body, properties=properties) for key_id, properties, body in contents]
-                refusal = self._refusal(connection, new, [as_key(key) for _, key in given], now)
-            ids = range(0)
-            if refusal is None:
-                ids = self._messages.append_many(connection, contents, queue_id, now, expires_at)
-                owner.intake.drop_excess(connection, self.name, now)
-        owner.bell.ring()
-        if refusal is not None:
-            raise refusal
-        return ids
+                added = self._admit(connection, new, [as_key(key) for _, key in given], append, now)
+        return self._done(added)
 
-    def _refusal(
-        self, connection: Connection, messages: list[NewMessage], keys: str | list[str], now: int
-    ) -> QueueFullError | None:
-        """Return the error to raise if the queue rejects the messages; they are dead-lettered first if it says so.
+    def _admit(
+        self, connection: Connection, messages: list[NewMessage], keys: list[str], append: Callable[[], T], now: int
+    ) -> T | QueueFullError:
+        """Append messages as far as the limits of the queue allow. If it rejects them, dead-letter them if it says so.
 
-        The error is raised after the transaction, which would otherwise be rolled back together with the dead letters.
+        The error is returned, not raised: within the transaction it would roll back the dead letters as well.
         """
+        intake = self._owner.intake
         try:
-            self._owner.intake.require_room(connection, self.name, [len(message.body) for message in messages])
+            return intake.admit(connection, self.name, messages, append, now)
         except QueueFullError as error:
-            for message, key in zip(messages, [keys] if isinstance(keys, str) else keys, strict=True):
-                self._owner.intake.bury_rejected(connection, message, key, self.name, now)
+            for message, key in zip(messages, keys, strict=True):
+                intake.bury_rejected(connection, message, key, self.name, now)
             return error
-        return None
+
+    def _done(self, added: T | QueueFullError) -> T:
+        """Wake waiting consumers, and return what was added or raise the error."""
+        self._owner.bell.ring()
+        if isinstance(added, QueueFullError):
+            raise added
+        return added
 
     def pop(self, pattern: Patterns = None, *, lease_s: float = LEASE_S, wait_s: float = 0) -> Message | None:
         """Lock and return the first ready message whose routing key matches the pattern (or one of several patterns).

@@ -299,6 +299,11 @@ class SqliteMessageStore:
         """Keep the measure of a queue as it is after the changes that the caller has just made."""
         self._measured[queue_id] = (self._change_mark(connection), count, size)
 
+    def grow_measure(self, connection: sqlite3.Connection, queue_id: int, count: int, size: int) -> None:
+        """Add messages to a measure that was taken in this transaction, before the caller added just these messages."""
+        _, known_count, known_size = self._measured[queue_id]
+        self.remember_measure(connection, queue_id, known_count + count, known_size + size)
+
     def _change_mark(self, connection: sqlite3.Connection) -> tuple[int, int]:
         """Return a value that changes with every change of the file, by this process or another."""
         (version,) = connection.execute("PRAGMA data_version").fetchone()

@@ -21,6 +21,7 @@ SIZES = """
 SELECT deliveries.queue_id, sum(length(body)) FROM deliveries JOIN messages ON messages.id = message_id
 WHERE state = 0 AND deliveries.queue_id IN (
     SELECT id FROM queues WHERE json_extract(arguments, '$."x-max-length-bytes"') IS NOT NULL
+    OR vhost IN (SELECT vhost FROM policies WHERE json_extract(definition, '$."max-length-bytes"') IS NOT NULL)
 )
 GROUP BY deliveries.queue_id
 """
