@@ -16,6 +16,7 @@ from urllib.parse import quote
 from holtmq.body import TEXT
 from holtmq.embedded.embedded_broker import EmbeddedBroker
 from holtmq.errors import InvalidValueError, NotAStoreError, StoreError
+from holtmq.queueing.rules import HIGHEST_PRIORITY
 from holtmq.store.records import ID_CLOCK_BITS, DeliveryState
 
 COLUMNS = {"message_id", "data", "status", "in_time"}
@@ -72,6 +73,8 @@ def _migrate(source: Path, target: Path, unfinished: Path, progress: Callable[[i
         with EmbeddedBroker(unfinished, durability="off") as mq:
             for table, columns in tables.items():
                 report.queues[table] = Counter()
+                highest = _highest_priority(legacy, table, columns)
+                mq.declare_queue(table, max_priority=min(highest, HIGHEST_PRIORITY) or None)
                 for batch in _batches(legacy, table, columns):
                     _copy_batch(mq, table, batch, report.queues[table])
                     progress(report.messages, total)
@@ -101,9 +104,15 @@ def _batches(legacy: sqlite3.Connection, table: str, columns: set[str]) -> Itera
         yield batch
 
 
+def _highest_priority(legacy: sqlite3.Connection, table: str, columns: set[str]) -> int:
+    if "priority" not in columns:
+        return 0
+    (highest,) = legacy.execute(f"SELECT max(priority) FROM {_quoted(table)} WHERE typeof(priority) = 'integer'").fetchone()
+    return max(0, highest or 0)
+
+
 def _copy_batch(mq: EmbeddedBroker, queue: str, batch: list[tuple[object, ...]], states: Counter[str]) -> None:
-    mq.queue(queue)
-    with mq.working(queue) as (connection, queue_id, _):
+    with mq.working(queue) as (connection, queue_id, rules):
         (last,) = connection.execute("SELECT coalesce(max(id), 0) FROM messages").fetchone()
         for data, status, in_time, topic, priority, lock_time, done_time in batch:
             state, arrived = STATES.get(status), _milliseconds(in_time)  # type: ignore[call-overload]
@@ -114,12 +123,13 @@ def _copy_batch(mq: EmbeddedBroker, queue: str, batch: list[tuple[object, ...]],
                 )
             body, properties = (data.encode(), TEXT) if isinstance(data, str) else (bytes(data), None)  # type: ignore[call-overload]
             key_id = mq.intern(str(topic or ""))
+            rank = min(max(int(priority or 0), 0), rules.max_priority)  # type: ignore[call-overload]
             last = max(last + 1, arrived << ID_CLOCK_BITS)
             locked_at, settled_at = _milliseconds(lock_time), _milliseconds(done_time)
             connection.execute(
                 "INSERT INTO messages (id, exchange, key_id, priority, created_at, properties, body) "
                 "VALUES (?, '', ?, ?, ?, ?, ?)",
-                (last, key_id, int(priority or 0), arrived, properties, body),  # type: ignore[call-overload]
+                (last, key_id, rank, arrived, properties, body),
             )
             # The process that locked a message is gone: its lease expires now, and the next pop returns it.
             lease_until = mq.now_ms() if state == DeliveryState.LOCKED else None
@@ -127,7 +137,7 @@ def _copy_batch(mq: EmbeddedBroker, queue: str, batch: list[tuple[object, ...]],
             settled_at = (settled_at or mq.now_ms()) if state in (DeliveryState.DONE, DeliveryState.FAILED) else None
             connection.execute(
                 "INSERT INTO deliveries VALUES (?, ?, ?, ?, ?, ?, ?, NULL, ?, ?)",
-                (last, queue_id, state, int(priority or 0), key_id, attempts, lease_until, locked_at, settled_at),  # type: ignore[call-overload]
+                (last, queue_id, state, rank, key_id, attempts, lease_until, locked_at, settled_at),
             )
             states[state.name.lower()] += 1
 
