@@ -294,6 +294,7 @@ class BrokerQueueTarget:
 
     def close(self) -> None:
         self._session.close()
+        self._journal.forget_delivered()
         self._turn()
         self._journal.close()
 

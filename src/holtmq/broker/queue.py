@@ -63,7 +63,8 @@ class MessageQueue:
         self._is_durable = declared.durable
         self._terms: dict[int, Terms] = {}
         self._returns: dict[int, int] = {}
-        """Number of times that a message has returned to the queue, for those that have."""
+        """Number of times that a message has returned to the queue, for redelivered ones: 0 if only a crash may have
+        interrupted its delivery."""
         self._memory = 0
         self._counted_memory = 0
         self._paged_bytes = 0
@@ -360,7 +361,7 @@ class MessageQueue:
         """Return the messages as consumers see them: a quorum queue adds `x-delivery-count` to redeliveries."""
         if not self._returns or not self.rules.is_quorum:
             return messages
-        return [self._counted(message) if message.id in self._returns else message for message in messages]
+        return [self._counted(message) if self._returns.get(message.id) else message for message in messages]
 
     def _counted(self, message: QueuedMessage) -> QueuedMessage:
         return message.with_properties(with_delivery_count(message.properties, self._returns[message.id]))
@@ -450,13 +451,12 @@ class MessageQueue:
         self._paged_bytes -= min(message.size, self._paged_bytes)
         if row.expires_at is not None or lane.priority:
             self._terms[row.id] = Terms(row.expires_at, lane.priority)
-        returns = row.attempts or int(row.id <= self.delivered_to)
-        if returns:
-            self._returns[row.id] = returns
-            if self.rules.is_exhausted(returns):
-                self.dropped += 1
-                self._die(message, "delivery_limit")
-                return
+        if row.attempts or row.id <= self.delivered_to:
+            self._returns[row.id] = row.attempts
+        if self.rules.is_exhausted(row.attempts):
+            self.dropped += 1
+            self._die(message, "delivery_limit")
+            return
         lane.ready.append(message)
         self._memory += message.size
 

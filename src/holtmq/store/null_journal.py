@@ -44,6 +44,7 @@ class NullJournal(JournalPort):
     purge = _ignore
     forget_queue = _ignore
     delivered = _ignore
+    forget_delivered = _ignore
     add_exchange = _ignore
     add_binding = _ignore
     remove_parts = _ignore

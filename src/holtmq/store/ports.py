@@ -80,6 +80,9 @@ class JournalPort(Protocol):
     def delivered(self, queue_id: int, up_to: int) -> None:
         """Record that messages up to this id may have been delivered."""
 
+    def forget_delivered(self) -> None:
+        """Record that every unacknowledged message was requeued, so that no delivery is in doubt."""
+
     def add_exchange(self, exchange: Exchange) -> None: ...
     def add_queue(self, queue: Queue) -> int:
         """Store a queue if it is durable. Return the id under which its messages are stored."""

@@ -156,6 +156,13 @@ class SqliteJournal:
         if up_to > self._collecting.delivered.get(queue_id, 0):
             self._collecting.delivered[queue_id] = up_to
 
+    def forget_delivered(self) -> None:
+        self._collecting.delivered.clear()
+        self._change(self._forget_delivered)
+
+    def _forget_delivered(self) -> None:
+        self._database.connection.execute("UPDATE queues SET delivered_to = 0 WHERE delivered_to > 0")
+
     def purge(self, queue_id: int, but: Collection[int]) -> None:
         batch = self._collecting
         for message_id, (message, deliveries) in list(batch.shared.items()):
