@@ -1,7 +1,8 @@
-"""Who asks, and what the tags of a user allow: RabbitMQ's rules.
+"""Authentication of a request, and what the tags of its user allow. The rules are RabbitMQ's.
 
-`management` sees the vhosts that it may enter and its own connections; `policymaker` may set policies and parameters there as
-well; `monitoring` sees all connections and the node; `administrator` may do everything. A user without a tag may not come here.
+`management` can see its own connections and the vhosts that it has permissions for. `policymaker` can also set policies and
+parameters there. `monitoring` can see all connections and the node. `administrator` can do everything. A user without a tag
+cannot use the HTTP API.
 """
 
 from __future__ import annotations
@@ -21,7 +22,7 @@ TAGS = ("administrator", "monitoring", "policymaker", "management")
 
 
 class Need(Enum):
-    """What an operation asks of its caller; each comes with the tags that give it."""
+    """The permission level that an operation requires. The value lists the tags that grant it."""
 
     NOTHING = ()
     ANY = TAGS
@@ -31,53 +32,64 @@ class Need(Enum):
 
 
 class UnauthenticatedError(HoltmqError):
-    """No user, an unknown one, or a wrong password."""
+    """No credentials, an unknown user, or a wrong password."""
 
 
 class UnauthorisedError(HoltmqError):
-    """A user that may not do this. RabbitMQ answers 401 to it as well."""
+    """The user lacks a tag or permission. The status is 401, as in RabbitMQ."""
 
 
 @dataclass(frozen=True, slots=True)
 class Caller:
+    """The authenticated user of a request."""
+
     user: User
     accounts: Authorization
 
     def has(self, need: Need) -> bool:
+        """Return whether a tag of the user grants this level."""
         return any(tag in need.value for tag in self.user.tags)
 
     def require(self, need: Need) -> None:
+        """Raise UnauthorisedError unless a tag of the user grants this level."""
         if not self.has(need):
-            wanted = " or ".join(need.value)
-            raise UnauthorisedError(f"user {self.user.name!r} has not the tag for this: expected {wanted}")
+            raise UnauthorisedError(
+                f"this operation requires one of the tags {', '.join(need.value)}: "
+                f"user {self.user.name!r} has {', '.join(self.user.tags) or 'none'}"
+            )
 
     def may_enter(self, vhost: str) -> bool:
+        """Return whether the user has permissions in a vhost."""
         return self.accounts.may_enter(self.user.name, vhost)
 
     def sees_all_vhosts(self) -> bool:
+        """Return whether the user sees every vhost, with or without permissions in it."""
         return self.has(Need.MONITORING)
 
     def require_vhost(self, vhost: str) -> None:
+        """Raise UnauthorisedError unless the user has permissions in a vhost."""
         if not self.may_enter(vhost):
-            raise UnauthorisedError(f"access to vhost {vhost!r} refused for user {self.user.name!r}")
+            raise UnauthorisedError(
+                f"access to vhost {vhost!r} refused for user {self.user.name!r}: it has no permissions there"
+            )
 
 
 def authenticate(header: str | None, peer: str | None, accounts: Authorization, *, guest_from_anywhere: bool) -> Caller:
-    """The user of a request, from its Authorization header (RFC 7617)."""
+    """Return the user of a request from its Authorization header (RFC 7617)."""
     if not header:
-        raise UnauthenticatedError("expected a user and a password, got none")
+        raise UnauthenticatedError("expected a user name and password, got no Authorization header")
     scheme, _, encoded = header.partition(" ")
     if scheme.lower() != "basic":
         raise UnauthenticatedError(f"expected Basic authentication, got {scheme[:20]!r}")
     try:
         name, separator, password = base64.b64decode(encoded.strip(), validate=True).decode().partition(":")
     except (binascii.Error, UnicodeDecodeError) as error:
-        raise UnauthenticatedError("expected a user and a password in base64 of UTF-8") from error
+        raise UnauthenticatedError("expected user:password in UTF-8, encoded as base64") from error
     user = accounts.users.get(name)
     if not separator or user is None or not user.has_password(password):
-        raise UnauthenticatedError("Login failed: the user or the password is not known here")
+        raise UnauthenticatedError("Login failed: unknown user or wrong password")
     if name == GUEST and not guest_from_anywhere and not _is_local(peer):
-        raise UnauthenticatedError("Login failed: user 'guest' can only come from this machine")
+        raise UnauthenticatedError("Login failed: user 'guest' can only log in from this machine")
     return Caller(user, accounts)
 
 

@@ -1,4 +1,4 @@
-"""The edge between HTTP and the operations: who asks, what for, and what went wrong, in words."""
+"""The ASGI application: it authenticates a request, runs its operation, and turns errors into HTTP responses."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ from holtmq.management.statistics import Statistics
 log = logging.getLogger(__name__)
 
 MOST_BYTES = 20 * 1024 * 1024
-"""The largest body of a request, as in RabbitMQ."""
+"""Maximum size of a request's body, as in RabbitMQ."""
 DISK_TIMEOUT_S = 30.0
 REALM = 'Basic realm="HoltMQ Management"'
 PAGE_POLICY = (
@@ -60,14 +60,16 @@ LOCAL_NAMES = ("localhost", "ip6-localhost")
 
 
 class TooLargeError(HoltmqError):
-    """The body of the request is larger than allowed."""
+    """The body of the request exceeds `MOST_BYTES`."""
 
 
 class ForeignRequestError(HoltmqError):
-    """A page of another site asks, not this one's."""
+    """A browser sent the request on behalf of another site."""
 
 
 class App:
+    """The HTTP API, the metrics and the pages behind one ASGI interface."""
+
     def __init__(self, node: Node, statistics: Statistics) -> None:
         self._node = node
         self._statistics = statistics
@@ -82,7 +84,7 @@ class App:
             response = await self._respond(request, scope["raw_path"].decode("ascii"))
         except ClientDisconnect:
             return
-        except Exception as error:  # noqa: BLE001  # the edge: whatever happens is told to the client, and to the log if ours
+        except Exception as error:  # noqa: BLE001  # the edge: every error becomes a response, defects are logged too
             response = _refusal(error, f"{scope['method']} {scope['path']}")
         for name, value in SECURITY_HEADERS.items():
             response.headers.setdefault(name, value)
@@ -93,7 +95,8 @@ class App:
         if path.startswith("/api/") and path not in ("/api/index.html", "/api/"):
             return await self._call(request, path)
         if request.method not in ("GET", "HEAD"):
-            return _plain_refusal(405, "method_not_allowed", f"expected GET, got {request.method}", {"allow": "GET, HEAD"})
+            reason = f"expected GET or HEAD, got {request.method}"
+            return _plain_refusal(405, "method_not_allowed", reason, {"allow": "GET, HEAD"})
         if path in ("/metrics", "/metrics/per-object"):
             return metrics_page(self._node, per_object=path.endswith("per-object"))
         if path.startswith("/reports/"):
@@ -101,13 +104,13 @@ class App:
         return self._static.respond(path, request.headers.get("if-none-match"))
 
     def _refuse_foreign(self, request: Request) -> None:
-        """A browser sends what it knows of us along with the requests of other sites: those are refused."""
+        """Refuse what a browser sends on behalf of other sites: it may attach stored credentials to such requests."""
         host = request.headers.get("host", "")
         if self._is_local and not _is_local_host(host):
-            raise ForeignRequestError(f"expected a request to this machine by its local name, got Host {host[:80]!r}")
+            raise ForeignRequestError(f"expected localhost or a loopback address in the Host header, got {host[:80]!r}")
         origin = request.headers.get("origin")
         if origin is not None and request.method not in SAFE_METHODS and origin.partition("://")[2] != host:
-            raise ForeignRequestError(f"expected a request of this site's own pages, got one of {origin[:80]!r}")
+            raise ForeignRequestError(f"expected a request from this site's own pages, got Origin {origin[:80]!r}")
 
     async def _call(self, request: Request, path: str) -> Response:
         if path == "/api/openapi.json":
@@ -118,7 +121,8 @@ class App:
             return _plain_refusal(400, "bad_request", f"expected a path in UTF-8, got {path[:80]!r}: {error}")
         if found is None:
             self._authenticate(request, Need.ANY)
-            return _plain_refusal(404, "not_found", f"nothing is at {unquote(path)[:200]!r}; see /api/ for what there is")
+            reason = f"no resource at {unquote(path)[:200]!r}: see /api/ for the list of operations"
+            return _plain_refusal(404, "not_found", reason)
         by_method, values = found
         allowed = ", ".join(sorted({*by_method, "OPTIONS", *(["HEAD"] if "GET" in by_method else [])}))
         if request.method == "OPTIONS":
@@ -163,21 +167,21 @@ class App:
     def _report(self, request: Request, path: str) -> Response:
         segments = path.split("/")
         if len(segments) != 4:
-            raise NotFoundError(f"nothing is at {path[:200]!r}")
+            raise NotFoundError(f"no resource at {path[:200]!r}")
         named = {"ticket": segments[2], "name": unquote(segments[3])}
         caller = Caller(User(""), Authorization())
         return resources.reports.serve_report(Call(self._node, self._statistics, caller, named, {}, request.headers, b""))
 
 
 def _as_asked(listing: Listing, result: list[dict[str, Any]] | dict[str, Any]) -> Any:
-    """Sorted and cut, where the operation has not done it itself, and with the columns that were asked for."""
+    """Apply the filter, order, page and columns of the query to a result that its operation has not paginated itself."""
     if isinstance(result, list):
         return listing.apply([item for item in result if "name" not in item or listing.matches(item["name"])], len(result))
     return result if listing.page is not None else listing.trim(result)
 
 
 async def _read(request: Request) -> bytes:
-    """The body, refused as soon as it is too large."""
+    """Read the body. Refuse it as soon as it is too large."""
     announced = request.headers.get("content-length", "0")
     if announced.isdigit() and int(announced) > MOST_BYTES:
         raise TooLargeError(f"expected a body of at most {MOST_BYTES} bytes, got {announced}")
@@ -196,7 +200,7 @@ REFUSALS: tuple[tuple[tuple[type[Exception], ...], int, str], ...] = (
     ((PageOutOfRangeError,), 400, "page_out_of_range"),
     ((StoreError,), 503, "store_error"),
 )
-"""Which errors are answered with another status than 400."""
+"""Errors whose status is not 400."""
 
 
 def _refusal(error: Exception, what: str) -> Response:
@@ -206,15 +210,16 @@ def _refusal(error: Exception, what: str) -> Response:
         case TooLargeError():
             return _plain_refusal(413, "payload_too_large", str(error), {"connection": "close"})
         case TimeoutError():
-            return _plain_refusal(503, "disk", f"done, but not on disk after {DISK_TIMEOUT_S:g} s")
+            reason = f"the change was applied but not written to disk within {DISK_TIMEOUT_S:g} s: check the disk and the log"
+            return _plain_refusal(503, "disk", reason)
         case RecursionError():
-            return _plain_refusal(400, "bad_request", "expected JSON of a sane depth, got one nested too deeply to read")
+            return _plain_refusal(400, "bad_request", "the JSON is nested too deeply to be read")
         case HoltmqError():
             found = (entry for entry in REFUSALS if isinstance(error, entry[0]))
             _, status, name = next(found, (None, 400, "bad_request"))
             return _plain_refusal(status, name, str(error))
     log.error("internal error at %s", what, exc_info=error)
-    return _plain_refusal(500, "internal_error", "a defect of the broker's; its log has the details")
+    return _plain_refusal(500, "internal_error", "the broker failed to handle the request: see its log for details")
 
 
 def _plain_refusal(status: int, error: str, reason: str, headers: Mapping[str, str] | None = None) -> Response:

@@ -1,4 +1,4 @@
-"""A few counters over time: what a rate is made of, and a chart."""
+"""Counters over time: the basis of rates and charts."""
 
 from __future__ import annotations
 
@@ -8,8 +8,10 @@ from typing import Any
 
 
 class History:
-    """The values of some counters at several times. Where nothing changes, only the time of the last row moves on, so that
-    thousands of idle queues cost next to nothing."""
+    """A bounded time series of several counters.
+
+    While the values stay the same, only the time of the last row is updated. Thousands of idle queues cost almost nothing.
+    """
 
     __slots__ = ("_limit", "_rows", "_width")
 
@@ -17,12 +19,13 @@ class History:
         self._width = width + 1
         self._limit = limit
         self._rows = array("q")
-        """Time in milliseconds and values, row by row."""
+        """Rows of a time in milliseconds and the values at that time."""
 
     def __len__(self) -> int:
         return len(self._rows) // self._width
 
     def add(self, at_ms: int, values: Sequence[int]) -> None:
+        """Append a sample. Drop the oldest row when the series is full."""
         rows, width = self._rows, self._width
         new = array("q", values)
         if len(rows) >= 2 * width and rows[-width + 1 :] == new == rows[1 - 2 * width : -width]:
@@ -34,15 +37,16 @@ class History:
             del rows[:width]
 
     def last(self) -> Sequence[int]:
+        """Return the most recent values."""
         return self._rows[1 - self._width :]
 
     def rate(self, column: int) -> float:
-        """The growth a second, between the last two rows."""
+        """Return the growth per second between the last two rows."""
         rates = self.rates()
         return rates[column] if rates else 0.0
 
     def rates(self) -> Sequence[float]:
-        """The rates of all columns; none where nothing changes."""
+        """Return the rates of all columns, or an empty sequence if nothing has changed."""
         rows, width = self._rows, self._width
         if len(rows) < 2 * width:
             return ()
@@ -53,7 +57,7 @@ class History:
         return [round((after - before) * 1000 / elapsed_ms, 1) for before, after in zip(old, new, strict=True)]
 
     def at(self, times_ms: Sequence[int], column: int) -> list[int | None]:
-        """The values at some times, the latest time first: each that of the last row up to it."""
+        """Return the value of a column at each time, taken from the last row up to it. Times must be in descending order."""
         rows, width = self._rows, self._width
         start, found = len(rows) - width, list[int | None]()
         for time_ms in times_ms:
@@ -63,7 +67,7 @@ class History:
         return found
 
     def samples(self, column: int, now_ms: int, age_s: int, step_s: int) -> dict[str, Any]:
-        """RabbitMQ's form of a chart: values every so many seconds, the newest first, and what they average to."""
+        """Return RabbitMQ's chart data: one sample per `step_s` seconds, newest first, with rate and averages."""
         last = now_ms - now_ms % (step_s * 1000)
         times = [last - back * step_s * 1000 for back in range(age_s // step_s + 1)]
         values = zip(times, self.at(times, column), strict=True)

@@ -1,4 +1,4 @@
-"""The HTTP server, on the event loop of the broker."""
+"""The HTTP server. It runs on the broker's event loop."""
 
 from __future__ import annotations
 
@@ -18,11 +18,11 @@ STOP_S = 2
 MOST_REQUESTS = 500
 BACKLOG = 128
 MOST_HEAD_BYTES = 64 * 1024
-"""The largest head of a request; h11 keeps to it, httptools would take any."""
+"""Maximum size of a request's head. h11 enforces it; httptools accepts any size."""
 
 
 class _Server(uvicorn.Server):
-    """One that leaves signals to the broker."""
+    """A uvicorn server that leaves signal handling to the broker."""
 
     @contextmanager
     def capture_signals(self) -> Iterator[None]:
@@ -30,6 +30,8 @@ class _Server(uvicorn.Server):
 
 
 class HttpServer:
+    """The listeners for HTTP and HTTPS, and the statistics that the API reports."""
+
     def __init__(self, node: Node, context: ssl.SSLContext | None) -> None:
         self._node = node
         self._context = context
@@ -39,7 +41,7 @@ class HttpServer:
         self.addresses: list[str] = []
 
     async def start(self) -> None:
-        """Listen, and begin to measure."""
+        """Start the listeners and the collection of statistics."""
         config = self._node.config
         app = App(self._node, self._statistics)
         for scheme, port in (("http", config.http_port), ("https", config.https_port)):
@@ -73,6 +75,7 @@ class HttpServer:
             await asyncio.sleep(0.005)
 
     async def stop(self) -> None:
+        """Finish open requests, then close the listeners."""
         for server, _ in self._servers:
             server.should_exit = True
         if self._tasks:

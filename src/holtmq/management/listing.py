@@ -1,4 +1,4 @@
-"""Lists as RabbitMQ's API gives them: filtered by name, sorted, by the page, with the columns that were asked for."""
+"""Filtering, sorting, pagination and column selection of lists, with RabbitMQ's query parameters."""
 
 from __future__ import annotations
 
@@ -16,11 +16,15 @@ LONGEST_PATTERN = 200
 
 
 class NameFilter(Protocol):
+    """A compiled expression that names are searched with."""
+
     def search(self, text: str) -> object | None: ...
 
 
 @dataclass(frozen=True, slots=True)
 class Page:
+    """The requested page of a list, counted from 1."""
+
     number: int
     size: int
 
@@ -31,7 +35,7 @@ class Page:
 
 @dataclass(frozen=True, slots=True)
 class Listing:
-    """What a query asks for."""
+    """The list parameters of a query."""
 
     name: NameFilter | None = None
     sort: str | None = None
@@ -41,6 +45,7 @@ class Listing:
 
     @classmethod
     def of(cls, query: Mapping[str, str]) -> Listing:
+        """Read the parameters from a query."""
         page = None
         if "page" in query:
             size = _number(query, "page_size", PAGE_SIZE, LARGEST_PAGE)
@@ -54,15 +59,16 @@ class Listing:
         )
 
     def matches(self, name: str) -> bool:
+        """Return whether a name passes the filter."""
         return self.name is None or self.name.search(name) is not None
 
     def reads(self, column: str) -> bool:
-        """Whether anybody will look at a column, or at what is in it."""
+        """Return whether the result or its order depends on a column."""
         asked = (*self.columns, self.sort or "")
         return not self.columns or any(each == column or each.startswith(f"{column}.") for each in asked)
 
     def apply(self, items: Sequence[dict[str, Any]], total: int) -> Any:
-        """Sort, cut and trim what matched; `total` is how many there were before the filter."""
+        """Sort the matching items, cut out the page and trim the columns. `total` is the count before filtering."""
         if self.sort is not None:
             items = sorted(items, key=lambda item: _sort_key(_value(item, self.sort or "")), reverse=self.is_reversed)
         elif self.is_reversed:
@@ -72,12 +78,12 @@ class Listing:
         return self.page_of(items[self.page.start : self.page.start + self.page.size], len(items), total)
 
     def page_of(self, shown: Sequence[dict[str, Any]], matched: int, total: int) -> dict[str, Any]:
-        """The page that these items are, of all that matched."""
+        """Return the page object for the items on it. `matched` and `total` count items after and before filtering."""
         assert self.page is not None
         number, size = self.page.number, self.page.size
         count = max(1, -(-matched // size))
         if number > count:
-            raise PageOutOfRangeError(f"page {number} of size {size} is beyond the {matched} that there are")
+            raise PageOutOfRangeError(f"page {number} is out of range: {matched} items fill {count} pages of {size}")
         return {
             "total_count": total,
             "filtered_count": matched,
@@ -89,7 +95,7 @@ class Listing:
         }
 
     def trim(self, item: dict[str, Any]) -> dict[str, Any]:
-        """The item with the chosen columns; a dotted one is taken out of the objects that it is in."""
+        """Return the item with the selected columns only. A dotted column selects a field of a nested object."""
         if not self.columns:
             return item
         trimmed: dict[str, Any] = {}
@@ -106,7 +112,7 @@ class Listing:
 
 
 class PageOutOfRangeError(InvalidValueError):
-    """There are not so many pages."""
+    """The requested page is beyond the last one."""
 
 
 def _number(query: Mapping[str, str], name: str, default: int, most: int) -> int:
@@ -117,7 +123,7 @@ def _number(query: Mapping[str, str], name: str, default: int, most: int) -> int
 
 
 def _pattern(query: Mapping[str, str]) -> NameFilter | None:
-    """By RE2, whose time is linear whatever the expression: everybody who may list may give one, and the broker waits."""
+    """Compile the filter with RE2: any user may send an expression, and it must not stall the broker (linear time)."""
     text = query.get("name", "")
     if not text:
         return None
@@ -149,7 +155,7 @@ def _has(item: Mapping[str, Any], column: str) -> bool:
 
 
 def _sort_key(value: Any) -> tuple[int, Any]:
-    """Values of one kind by their order, kinds apart: nothing, numbers, texts, the rest."""
+    """Order values by kind (null, numbers, strings, everything else), then by value."""
     if value is None:
         return 0, 0
     if isinstance(value, bool | int | float):

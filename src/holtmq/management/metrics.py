@@ -1,6 +1,6 @@
-"""Metrics for Prometheus, under RabbitMQ's names where the meaning is the same, so that dashboards for RabbitMQ work.
+"""Metrics for Prometheus. They have RabbitMQ's names wherever the meaning is the same, and RabbitMQ's dashboards can show them.
 
-All are totals of the broker; `/metrics/per-object` has those of queues, exchanges and connections one by one.
+`/metrics` has totals for the broker; `/metrics/per-object` has one series per queue, exchange and connection.
 """
 
 from __future__ import annotations
@@ -27,6 +27,7 @@ Sample: TypeAlias = tuple[Mapping[str, str] | str, float]
 
 
 def metrics_page(node: Node, *, per_object: bool) -> Response:
+    """Return all metrics in Prometheus' text format."""
     lines = [line for metric in _metrics(node, per_object=per_object) for line in metric]
     return Response("\n".join(lines) + "\n", headers={"content-type": MEDIA_TYPE})
 
@@ -53,10 +54,10 @@ def _identity(node: Node) -> Iterator[list[str]]:
         "erlang_version": "",
         "holtmq_version": version("holtmq"),
     }
-    yield _gauge("rabbitmq_build_info", "Which broker this is.", [(labels, 1)])
+    yield _gauge("rabbitmq_build_info", "Product and version.", [(labels, 1)])
     cluster = cluster_name_of(node)
     named = {"rabbitmq_node": NODE, "rabbitmq_cluster": cluster, "rabbitmq_cluster_permanent_id": cluster}
-    yield _gauge("rabbitmq_identity_info", "The names of node and cluster.", [(named, 1)])
+    yield _gauge("rabbitmq_identity_info", "Node and cluster name.", [(named, 1)])
 
 
 def _process(node: Node) -> Iterator[list[str]]:
@@ -64,23 +65,27 @@ def _process(node: Node) -> Iterator[list[str]]:
     folder = Path.cwd() if config.data == ":memory:" else Path(config.data).absolute().parent
     opened = sum(1 for _ in files.iterdir()) if files.is_dir() else 0
     for name, text, value in (
-        ("rabbitmq_process_resident_memory_bytes", "Memory of the process.", memory_used()),
+        ("rabbitmq_process_resident_memory_bytes", "Resident memory of the broker process.", memory_used()),
         (
             "rabbitmq_resident_memory_limit_bytes",
-            "Bodies in memory from which on queues keep less of them.",
+            "Limit for message bodies in memory. Above it, queues keep bodies on disk only.",
             config.memory_bytes,
         ),
-        ("holtmq_bodies_in_memory_bytes", "Bodies that queues keep in memory.", node.broker.memory),
-        ("rabbitmq_process_open_fds", "Open files.", opened),
-        ("rabbitmq_process_max_fds", "Files that may be open.", resource.getrlimit(resource.RLIMIT_NOFILE)[0]),
-        ("rabbitmq_process_open_tcp_sockets", "Connected clients.", len(node.clients)),
-        ("rabbitmq_process_max_tcp_sockets", "Clients that may be connected.", config.max_connections),
-        ("rabbitmq_disk_space_available_bytes", "Room on the disk of the file.", shutil.disk_usage(folder).free),
-        ("rabbitmq_disk_space_available_limit_bytes", "Publishers are held back when a write fails, not before.", 0),
-        ("rabbitmq_erlang_uptime_seconds", "How long the broker runs.", time.time() - node.started_at),
-        ("rabbitmq_alarms_free_disk_space_watermark", "1 where the disk does not take more.", node.blocked_for == "disk"),
-        ("rabbitmq_alarms_memory_used_watermark", "Always 0: queues leave more to the file instead.", 0),
-        ("rabbitmq_alarms_file_descriptor_limit", "Always 0.", 0),
+        ("holtmq_bodies_in_memory_bytes", "Message bodies that queues keep in memory.", node.broker.memory),
+        ("rabbitmq_process_open_fds", "Open file descriptors.", opened),
+        ("rabbitmq_process_max_fds", "Maximum number of open file descriptors.", resource.getrlimit(resource.RLIMIT_NOFILE)[0]),
+        ("rabbitmq_process_open_tcp_sockets", "Open client connections.", len(node.clients)),
+        ("rabbitmq_process_max_tcp_sockets", "Maximum number of client connections.", config.max_connections),
+        ("rabbitmq_disk_space_available_bytes", "Free disk space where the data file is.", shutil.disk_usage(folder).free),
+        ("rabbitmq_disk_space_available_limit_bytes", "Always 0: publishers are blocked when a write fails.", 0),
+        ("rabbitmq_erlang_uptime_seconds", "Uptime of the broker.", time.time() - node.started_at),
+        (
+            "rabbitmq_alarms_free_disk_space_watermark",
+            "1 if publishers are blocked because a write to disk failed.",
+            node.blocked_for == "disk",
+        ),
+        ("rabbitmq_alarms_memory_used_watermark", "Always 0: queues move message bodies to disk instead.", 0),
+        ("rabbitmq_alarms_file_descriptor_limit", "Always 0: connections are limited instead.", 0),
     ):
         yield _gauge(name, text, [({}, value)])
 
@@ -96,7 +101,7 @@ def _churn(node: Node) -> Iterator[list[str]]:
         ("queues_created", churn.queues_created),
         ("queues_deleted", churn.queues_deleted),
     ):
-        yield _counter(f"rabbitmq_{name}_total", f"{name.replace('_', ' ').capitalize()} so far.", [({}, value)])
+        yield _counter(f"rabbitmq_{name}_total", f"{name.replace('_', ' ').capitalize()} since startup.", [({}, value)])
 
 
 def _messages(node: Node) -> Iterator[list[str]]:
@@ -109,19 +114,39 @@ def _messages(node: Node) -> Iterator[list[str]]:
         routed += vhost.traffic().routed.total()
     delivered = outflow.delivered + outflow.sent + outflow.fetched + outflow.fetched_for_good
     for name, text, labels, value in (
-        ("messages_received", "Messages that publishers sent.", PROTOCOL, inflow.published),
+        ("messages_received", "Messages received from publishers.", PROTOCOL, inflow.published),
         ("messages_confirmed", "Messages confirmed to publishers.", PROTOCOL, inflow.confirmed),
-        ("messages_routed", "Copies of messages put into queues.", PROTOCOL, routed),
-        ("messages_unroutable_dropped", "Messages that no queue took.", PROTOCOL, inflow.dropped),
-        ("messages_unroutable_returned", "Messages returned to publishers.", PROTOCOL, inflow.returned),
-        ("messages_delivered", "Messages that went out.", CLASSIC, delivered),
-        ("messages_delivered_consume_manual_ack", "To consumers that acknowledge.", CLASSIC, outflow.delivered),
-        ("messages_delivered_consume_auto_ack", "To consumers that do not.", CLASSIC, outflow.sent),
-        ("messages_delivered_get_manual_ack", "Fetched, to be acknowledged.", CLASSIC, outflow.fetched),
-        ("messages_delivered_get_auto_ack", "Fetched for good.", CLASSIC, outflow.fetched_for_good),
-        ("messages_get_empty", "Fetched in vain.", CLASSIC, outflow.fetched_in_vain),
-        ("messages_redelivered", "Sent again.", CLASSIC, outflow.redelivered),
-        ("messages_acknowledged", "Acknowledged.", CLASSIC, acknowledged),
+        ("messages_routed", "Messages routed to queues, counted once per queue.", PROTOCOL, routed),
+        ("messages_unroutable_dropped", "Unroutable messages dropped.", PROTOCOL, inflow.dropped),
+        ("messages_unroutable_returned", "Unroutable messages returned to publishers.", PROTOCOL, inflow.returned),
+        ("messages_delivered", "Messages delivered to consumers and basic.get calls.", CLASSIC, delivered),
+        (
+            "messages_delivered_consume_manual_ack",
+            "Messages delivered to consumers with manual acknowledgement.",
+            CLASSIC,
+            outflow.delivered,
+        ),
+        (
+            "messages_delivered_consume_auto_ack",
+            "Messages delivered to consumers with automatic acknowledgement.",
+            CLASSIC,
+            outflow.sent,
+        ),
+        (
+            "messages_delivered_get_manual_ack",
+            "Messages fetched by basic.get with manual acknowledgement.",
+            CLASSIC,
+            outflow.fetched,
+        ),
+        (
+            "messages_delivered_get_auto_ack",
+            "Messages fetched by basic.get with automatic acknowledgement.",
+            CLASSIC,
+            outflow.fetched_for_good,
+        ),
+        ("messages_get_empty", "basic.get calls that found the queue empty.", CLASSIC, outflow.fetched_in_vain),
+        ("messages_redelivered", "Messages redelivered.", CLASSIC, outflow.redelivered),
+        ("messages_acknowledged", "Messages acknowledged.", CLASSIC, acknowledged),
     ):
         yield _counter(f"rabbitmq_global_{name}_total", text, [(labels, value)])
     for name, value in (
@@ -137,36 +162,36 @@ def _messages(node: Node) -> Iterator[list[str]]:
         ("messages_redelivered", outflow.redelivered),
         ("messages_acked", acknowledged),
     ):
-        yield _counter(f"rabbitmq_channel_{name}_total", "As the global one, by its older name.", [({}, value)])
+        yield _counter(f"rabbitmq_channel_{name}_total", "Older name of the rabbitmq_global_ counter.", [({}, value)])
     channels = [channel for vhost in node.broker.vhosts.values() for channel in vhost.channels]
     consumers = sum(len(channel.consumers) for channel in channels)
     publishers = sum(1 for channel in channels if any(tally.count for tally in channel.tallies))
     yield _gauge("rabbitmq_global_consumers", "Consumers.", [(PROTOCOL, consumers)])
-    yield _gauge("rabbitmq_global_publishers", "Channels that published.", [(PROTOCOL, publishers)])
+    yield _gauge("rabbitmq_global_publishers", "Channels that have published.", [(PROTOCOL, publishers)])
     yield _gauge("rabbitmq_consumers", "Consumers.", [({}, consumers)])
-    yield _gauge("rabbitmq_channels", "Channels.", [({}, len(channels))])
-    yield _gauge("rabbitmq_connections", "Connections.", [({}, len(node.clients))])
+    yield _gauge("rabbitmq_channels", "Open channels.", [({}, len(channels))])
+    yield _gauge("rabbitmq_connections", "Open connections.", [({}, len(node.clients))])
     queues = sum(len(vhost.queues) for vhost in node.broker.vhosts.values())
     yield _gauge("rabbitmq_queues", "Queues.", [({}, queues)])
     unconfirmed = sum(channel.confirms.published - channel.confirms.confirmed for channel in channels)
-    yield _gauge("rabbitmq_channel_messages_unconfirmed", "Published and not yet confirmed.", [({}, unconfirmed)])
+    yield _gauge("rabbitmq_channel_messages_unconfirmed", "Messages published but not yet confirmed.", [({}, unconfirmed)])
     unsettled = sum(channel.unsettled_count for channel in channels)
-    yield _gauge("rabbitmq_channel_messages_unacked", "Delivered and not settled.", [({}, unsettled)])
+    yield _gauge("rabbitmq_channel_messages_unacked", "Messages delivered but not yet acknowledged.", [({}, unsettled)])
 
 
 QUEUE_GAUGES = (
-    ("messages_ready", "Messages that wait."),
-    ("messages_unacked", "Messages that consumers hold."),
-    ("messages", "Both."),
+    ("messages_ready", "Messages ready for delivery."),
+    ("messages_unacked", "Messages delivered but not yet acknowledged."),
+    ("messages", "Ready and unacknowledged messages."),
     ("consumers", "Consumers."),
-    ("messages_ram", "Waiting messages in memory."),
-    ("messages_ram_bytes", "Bodies in memory."),
-    ("messages_ready_bytes", "Bodies of the messages that wait."),
+    ("messages_ram", "Ready messages whose body is in memory."),
+    ("messages_ram_bytes", "Size of the message bodies in memory."),
+    ("messages_ready_bytes", "Size of the bodies of ready messages."),
 )
 
 
 def _queue_rows(node: Node) -> list[tuple[str, tuple[int, ...]]]:
-    """Labels, spelled once for all metrics of a queue, and its numbers."""
+    """Return the labels and the numbers of each queue. The labels are formatted once for all metrics of a queue."""
     return [
         (
             _labels({"vhost": vhost.name, "queue": queue.name}),
@@ -185,7 +210,7 @@ def _queues(node: Node) -> Iterator[list[str]]:
     *sums, arrived = (sum(column) for column in zip(*rows, strict=True))
     for (name, text), value in zip(QUEUE_GAUGES, sums, strict=True):
         yield _gauge(f"rabbitmq_queue_{name}", text, [({}, value)])
-    yield _counter("rabbitmq_queue_messages_published_total", "Put into the queues that there are.", [({}, arrived)])
+    yield _counter("rabbitmq_queue_messages_published_total", "Messages published to existing queues.", [({}, arrived)])
 
 
 def _queues_one_by_one(node: Node) -> Iterator[list[str]]:
@@ -193,7 +218,7 @@ def _queues_one_by_one(node: Node) -> Iterator[list[str]]:
     for place, (name, text) in enumerate(QUEUE_GAUGES):
         yield _gauge(f"rabbitmq_queue_{name}", text, [(labels, values[place]) for labels, values in rows])
     yield _counter(
-        "holtmq_queue_messages_arrived_total", "Put into a queue.", [(labels, values[-1]) for labels, values in rows]
+        "holtmq_queue_messages_arrived_total", "Messages routed to a queue.", [(labels, values[-1]) for labels, values in rows]
     )
 
 
@@ -204,23 +229,23 @@ def _exchanges_one_by_one(node: Node) -> Iterator[list[str]]:
         traffic = vhost.traffic()
         published += [({"vhost": vhost.name, "exchange": name}, count) for name, count in traffic.published.items()]
         routed += [({"vhost": vhost.name, "exchange": name}, count) for name, count in traffic.routed.items()]
-    yield _counter("holtmq_exchange_messages_published_total", "Published to an exchange.", published)
-    yield _counter("holtmq_exchange_messages_routed_total", "Copies put into queues by an exchange.", routed)
+    yield _counter("holtmq_exchange_messages_published_total", "Messages published to an exchange.", published)
+    yield _counter("holtmq_exchange_messages_routed_total", "Messages routed by an exchange, counted once per queue.", routed)
 
 
 def _connections(node: Node) -> Iterator[list[str]]:
     churn = node.broker.churn
     received = churn.bytes_received + sum(client.bytes_received for client in node.clients)
     sent = churn.bytes_sent + sum(client.bytes_sent for client in node.clients)
-    yield _counter("rabbitmq_connection_incoming_bytes_total", "Bytes from clients.", [({}, received)])
-    yield _counter("rabbitmq_connection_outgoing_bytes_total", "Bytes to clients.", [({}, sent)])
+    yield _counter("rabbitmq_connection_incoming_bytes_total", "Bytes received from clients.", [({}, received)])
+    yield _counter("rabbitmq_connection_outgoing_bytes_total", "Bytes sent to clients.", [({}, sent)])
 
 
 def _connections_one_by_one(node: Node) -> Iterator[list[str]]:
     received = [({"connection": client.name}, client.bytes_received) for client in node.clients]
     sent = [({"connection": client.name}, client.bytes_sent) for client in node.clients]
-    yield _counter("rabbitmq_connection_incoming_bytes_total", "Bytes from a client.", received)
-    yield _counter("rabbitmq_connection_outgoing_bytes_total", "Bytes to a client.", sent)
+    yield _counter("rabbitmq_connection_incoming_bytes_total", "Bytes received on a connection.", received)
+    yield _counter("rabbitmq_connection_outgoing_bytes_total", "Bytes sent on a connection.", sent)
 
 
 def _gauge(name: str, text: str, samples: Iterable[Sample]) -> list[str]:
@@ -232,7 +257,7 @@ def _counter(name: str, text: str, samples: Iterable[Sample]) -> list[str]:
 
 
 def _written(name: str, kind: str, text: str, samples: Iterable[Sample]) -> list[str]:
-    """Prometheus' text format, version 0.0.4."""
+    """Format a metric in Prometheus' text format, version 0.0.4."""
     return [
         f"# HELP {name} {text}",
         f"# TYPE {name} {kind}",

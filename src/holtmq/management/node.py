@@ -1,4 +1,4 @@
-"""What the API has to know of the process that it runs in. The server is one; nothing here imports it."""
+"""The ports through which the HTTP API sees the broker process. The server implements them; nothing here imports it."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from holtmq.table import FieldValue
 
 
 class WireConnection(Protocol):
-    """What was agreed on with a client."""
+    """The AMQP connection of a client, with the limits negotiated for it."""
 
     frame_max: int
     channel_max: int
@@ -22,7 +22,7 @@ class WireConnection(Protocol):
 
 
 class ConnectedClient(Protocol):
-    """Somebody who is connected."""
+    """A connected AMQP client."""
 
     name: str
     connected_at: float
@@ -49,7 +49,7 @@ class ConnectedClient(Protocol):
 
 
 class Node(Protocol):
-    """A broker that runs. Whoever changes something does so in a turn, and waits until it is written."""
+    """A running broker. A change starts with `begin_turn` and is durable once `written` returns."""
 
     config: Config
     broker: Broker
@@ -59,11 +59,11 @@ class Node(Protocol):
     def clients(self) -> Collection[ConnectedClient]: ...
     @property
     def addresses(self) -> list[str]:
-        """Where it listens, as URLs."""
+        """The listening addresses, as URLs."""
 
     @property
     def blocked_for(self) -> str | None:
-        """Why publishers are held back, if they are."""
+        """The resource that publishers are blocked for, or None."""
 
     def begin_turn(self) -> None: ...
     async def written(self) -> None: ...

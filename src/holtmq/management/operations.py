@@ -1,7 +1,7 @@
-"""What the API can be asked: operations, each a function under a method and a path, with what its documentation says.
+"""The operations of the HTTP API. Each is a function registered under a method and a path, with its documentation.
 
-Names of exchanges and queues may hold slashes, which stand percent-encoded in a path. So a path is cut into segments before it
-is decoded, which frameworks do the other way round.
+Names of exchanges and queues can contain slashes, percent-encoded in a path. A path is therefore split into segments before
+it is decoded. Web frameworks decode it first.
 """
 
 from __future__ import annotations
@@ -32,13 +32,13 @@ Handler: TypeAlias = "Callable[[Call], Any | Awaitable[Any]]"
 Schema: TypeAlias = Mapping[str, Any]
 BODY = "body"
 ANY = "/"
-"""Any one segment of a path: a word that no segment can be."""
+"""The key for any one segment of a path. No segment can contain a slash."""
 NUMBER = re.compile(r"-?[0-9]{1,18}")
 LONGEST_CHART = 1000
 
 
 class BodyFields(Fields):
-    """The body of a request. rabbitmqadmin sends flags and numbers as texts, which RabbitMQ takes."""
+    """The fields of a request's body. Booleans and integers may be strings, as rabbitmqadmin sends them."""
 
     def __init__(self, document: object) -> None:
         super().__init__(document, BODY)
@@ -53,7 +53,7 @@ class BodyFields(Fields):
 
 
 class Outcome:
-    """An answer without a body."""
+    """A response without a body."""
 
     def __init__(self, status: int, location: str | None = None) -> None:
         self.status = status
@@ -64,11 +64,12 @@ NO_CONTENT = Outcome(204)
 
 
 def created(*, is_new: bool, location: str | None = None) -> Outcome:
+    """Return 201 for a new object and 204 for an existing one."""
     return Outcome(201, location) if is_new else NO_CONTENT
 
 
 class Inbox:
-    """The client's side of a channel that the API opens: it notes what came back."""
+    """The client side of a channel that the API opens. It records returned and rejected messages."""
 
     is_writable = True
 
@@ -91,7 +92,7 @@ class Inbox:
 
 @dataclass(slots=True)
 class Call:
-    """One request, as an operation sees it."""
+    """A request as its operation sees it."""
 
     node: Node
     statistics: Statistics
@@ -103,7 +104,7 @@ class Call:
 
     @property
     def vhost(self) -> VirtualHost:
-        """The vhost that the path names, if the caller may enter it."""
+        """The vhost named in the path. The caller must have permissions in it."""
         vhost = self.node.broker.vhosts.get(self.path["vhost"])
         if vhost is None:
             raise NotFoundError(f"no vhost {self.path['vhost']!r}")
@@ -112,32 +113,34 @@ class Call:
 
     @property
     def vhosts(self) -> list[VirtualHost]:
-        """The vhosts that the path names, or all that the caller may enter."""
+        """The vhost named in the path, or all vhosts that the caller has permissions in."""
         if "vhost" in self.path:
             return [self.vhost]
         return [vhost for name, vhost in sorted(self.node.broker.vhosts.items()) if self.caller.may_enter(name)]
 
     @property
     def listing(self) -> Listing:
+        """The list parameters of the query."""
         return Listing.of(self.query)
 
     def span(self, kind: str) -> Span | None:
-        """The chart that is asked for: `lengths`, `msg_rates` or `data_rates`."""
+        """Return the requested chart of a kind: `lengths`, `msg_rates` or `data_rates`."""
         if f"{kind}_age" not in self.query or f"{kind}_incr" not in self.query:
             return None
         numbers = [self.query[f"{kind}_age"], self.query[f"{kind}_incr"]]
         if not all(number.isascii() and number.isdigit() and int(number[:9]) > 0 for number in numbers):
-            raise InvalidValueError(f"{kind}_age and {kind}_incr: expected numbers of seconds above 0, got {numbers}")
+            raise InvalidValueError(f"{kind}_age and {kind}_incr: expected seconds as integers above 0, got {numbers}")
         age_s, step_s = (int(number[:9]) for number in numbers)
         if age_s // step_s > LONGEST_CHART:
             raise InvalidValueError(f"{kind}_age: expected at most {LONGEST_CHART} steps of {kind}_incr, got {age_s // step_s}")
         return Span(age_s, step_s)
 
     def flag(self, name: str) -> bool:
+        """Return whether a parameter of the query is true."""
         return self.query.get(name) == "true"
 
     def document(self) -> Any:
-        """The body as JSON."""
+        """Return the body, parsed as JSON."""
         if not self.content:
             return {}
         try:
@@ -146,19 +149,19 @@ class Call:
             raise DefinitionsError(BODY, f"expected JSON, got {error}") from error
 
     def mapping(self) -> Mapping[str, Any]:
-        """The body as an object."""
+        """Return the body as a JSON object."""
         document = self.document()
         if not isinstance(document, dict):
             raise DefinitionsError(BODY, f"expected an object, got {describe(document)}")
         return document
 
     def fields(self) -> BodyFields:
-        """The body as an object, to be read field by field."""
+        """Return the body as a JSON object whose fields are checked as they are read."""
         return BodyFields(self.document())
 
     @contextmanager
     def channel(self, vhost: VirtualHost) -> Iterator[tuple[Channel, Inbox]]:
-        """A channel with the caller's rights, in a turn of the broker."""
+        """Open a channel with the caller's permissions, in a turn of the broker."""
         self.node.begin_turn()
         session, inbox = self.node.broker.open_session(self.caller.user, vhost.name), Inbox()
         try:
@@ -167,7 +170,7 @@ class Call:
             session.close()
 
     def clients(self) -> list[ConnectedClient]:
-        """Who is connected, as far as the caller may know."""
+        """Return the clients that the caller is allowed to see, by name."""
         clients = sorted((client for client in self.node.clients if client.session is not None), key=lambda one: one.name)
         if self.caller.has(Need.MONITORING):
             return clients
@@ -176,9 +179,11 @@ class Call:
 
 @dataclass(frozen=True, slots=True)
 class Operation:
+    """A function of the API with its method, path and documentation."""
+
     method: str
     path: str
-    """With names in braces."""
+    """The path, with parameters in braces."""
     handler: Handler
     summary: str
     need: Need
@@ -188,14 +193,17 @@ class Operation:
 
     @property
     def segments(self) -> tuple[str, ...]:
+        """The segments of the path."""
         return tuple(self.path.strip("/").split("/"))
 
     @property
     def parameters(self) -> tuple[str, ...]:
+        """The names of the parameters in the path."""
         return tuple(segment[1:-1] for segment in self.segments if segment.startswith("{"))
 
     @property
     def changes(self) -> bool:
+        """Whether the operation changes anything."""
         return self.method != "GET"
 
 
@@ -225,7 +233,7 @@ class Operations:
         query: Sequence[str] = (),
         answers: Mapping[int, Schema | None] | None = None,
     ) -> Callable[[Handler], Handler]:
-        """Put a function under a method and a path; the first line of its docstring is the summary."""
+        """Register a function under a method and a path. The first line of its docstring is the summary."""
 
         def register(handler: Handler) -> Handler:
             summary = (handler.__doc__ or "").strip().split("\n", maxsplit=1)[0]
@@ -241,13 +249,15 @@ class Operations:
         return register
 
     def get(self, path: str, **options: Any) -> Callable[[Handler], Handler]:
+        """Register a function that returns one object."""
         return self.add("GET", path, **{"answers": {200: OBJECT}, **options})
 
     def collection(self, path: str, **options: Any) -> Callable[[Handler], Handler]:
+        """Register a function that returns a list, or a page of it."""
         return self.add("GET", path, **{"answers": {200: LIST_OR_PAGE}, "query": LISTING, **options})
 
     def find(self, raw_path: str) -> tuple[Mapping[str, Operation], list[str]] | None:
-        """The operations of a path by their methods, and the decoded segments that its names stand for."""
+        """Return the operations of a path by method, and the decoded values of its parameters."""
         branch, found = self._tree, []
         for segment in raw_path[1:].split("/"):
             if segment and segment in branch:
@@ -261,11 +271,11 @@ class Operations:
 
 
 api = Operations()
-"""Filled by the modules in `resources`."""
+"""All operations. The modules in `resources` register them."""
 
 
 def answer(value: Any) -> Response:
-    """What an operation returned, as HTTP has it."""
+    """Turn the result of an operation into an HTTP response."""
     if isinstance(value, Response):
         return value
     if isinstance(value, Outcome):

@@ -1,4 +1,4 @@
-"""The files of the pages, read once."""
+"""The static files of the pages, read once at startup."""
 
 from __future__ import annotations
 
@@ -23,12 +23,16 @@ ALIASES = {"/": "/index.html", "/api/": "/api.html", "/api/index.html": "/api.ht
 
 @dataclass(frozen=True, slots=True)
 class StaticFile:
+    """A file with its media type and entity tag."""
+
     content: bytes
     media_type: str
     tag: str
 
 
 class StaticFiles:
+    """All files of the pages by their path."""
+
     def __init__(self) -> None:
         self._files: dict[str, StaticFile] = {}
         self._read(files("holtmq.management").joinpath("pages"), "")
@@ -43,9 +47,10 @@ class StaticFiles:
                 self._files[f"{path}/{entry.name}"] = StaticFile(content, TYPES[suffix], tag)
 
     def respond(self, path: str, known_tag: str | None) -> Response:
+        """Return the file at a path, or 304 if the browser already has it."""
         found = self._files.get(ALIASES.get(path, path))
         if found is None:
-            raise NotFoundError(f"nothing is at {path[:200]!r}; the pages are at /")
+            raise NotFoundError(f"no resource at {path[:200]!r}: the web pages are at /, the HTTP API is at /api/")
         if known_tag == found.tag:
             return Response(status_code=304, headers={"etag": found.tag})
         return Response(found.content, headers={"etag": found.tag, "content-type": found.media_type})

@@ -1,4 +1,4 @@
-"""Counters read from the broker now and then, by whom they are about; rates come from here, totals from the broker itself."""
+"""Periodic samples of the broker's counters, per object. Rates come from here; totals are read from the broker itself."""
 
 from __future__ import annotations
 
@@ -15,14 +15,14 @@ from holtmq.management.history import History
 from holtmq.management.node import ConnectedClient, Node
 
 SLICE = 500
-"""So many queues are read before others have their turn."""
+"""Number of queues sampled before the event loop can run other tasks."""
 KEPT = 61
 KEPT_GLOBALLY = 721
 OUT = ("deliver", "deliver_no_ack", "get", "get_no_ack", "get_empty", "redeliver", "ack")
 IN = ("publish", "confirm", "return_unroutable", "drop_unroutable")
 QUEUE_COLUMNS = ("messages_ready", "messages_unacknowledged", "messages", "publish", *OUT)
 LENGTHS = 3
-"""The first columns of a queue are its lengths, the others count its messages."""
+"""Number of leading columns that are queue lengths. The other columns are counters."""
 CHANNEL_COLUMNS = (*IN, *OUT)
 EXCHANGE_COLUMNS = ("publish_in", "publish_out")
 CONNECTION_COLUMNS = ("recv_oct", "send_oct")
@@ -39,14 +39,14 @@ IDLE = {"rate": 0.0}
 
 
 class Span(NamedTuple):
-    """How far back a chart goes, and in which steps."""
+    """The age and the step of a chart, in seconds."""
 
     age_s: int
     step_s: int
 
 
 class Statistics:
-    """Reads all counters every few seconds while the API runs."""
+    """The sampler: it reads all counters every `stats_interval_s` seconds."""
 
     def __init__(self, node: Node) -> None:
         self._node = node
@@ -54,13 +54,13 @@ class Statistics:
         self._totals = History(len(NODE_COLUMNS), KEPT_GLOBALLY)
 
     async def run(self) -> None:
-        """Never ends."""
+        """Sample until cancelled."""
         while True:
             await self.sample()
             await asyncio.sleep(self._node.config.stats_interval_s)
 
     async def sample(self) -> None:
-        """Read everything once; who is gone is forgotten."""
+        """Sample every object once. Drop the history of objects that no longer exist."""
         known: dict[Hashable, History] = {}
         for place, (key, values) in enumerate(list(self._all_but_queues())):
             self._add(known, key, values)
@@ -95,39 +95,46 @@ class Statistics:
                     yield ("channel", client.name, channel.number), channel_numbers(channel)
 
     def history(self, *key: Hashable) -> History | None:
+        """Return the history of an object, for example `("queue", vhost, name)`."""
         return self._histories.get(key)
 
     @property
     def totals(self) -> History:
+        """The history of the whole broker."""
         return self._totals
 
     def rate(self, column: int, *key: Hashable) -> float:
+        """Return the current rate of a column of an object."""
         history = self._histories.get(key)
         return history.rate(column) if history is not None else 0.0
 
 
 def now_ms() -> int:
+    """Return the time in milliseconds since the epoch."""
     return time.time_ns() // 1_000_000
 
 
 def queue_numbers(queue: MessageQueue) -> tuple[int, ...]:
+    """Return the values of `QUEUE_COLUMNS`."""
     ready, unsettled = queue.message_count, queue.unsettled
     return (ready, unsettled, ready + unsettled, queue.arrived, *_out(queue.outflow, queue.acknowledged))
 
 
 def channel_numbers(channel: Channel) -> tuple[int, ...]:
+    """Return the values of `CHANNEL_COLUMNS`."""
     flow = channel.outflow
     return (*_in(channel.inflow), *_out(flow, flow.acknowledged(channel.unsettled_count)))
 
 
 def vhost_numbers(vhost: VirtualHost, clients: Iterable[ConnectedClient]) -> tuple[int, ...]:
+    """Return the values of `VHOST_COLUMNS`."""
     here = [client for client in clients if client.session is not None and client.session.vhost is vhost]
     octets = sum(client.bytes_received for client in here), sum(client.bytes_sent for client in here)
     return (*lengths(vhost), *octets, *_flows(vhost))
 
 
 def node_numbers(node: Node, vhosts: Iterable[VirtualHost] | None = None) -> tuple[int, ...]:
-    """The numbers of the whole broker, or as far as they are about some vhosts."""
+    """Return the values of `NODE_COLUMNS` for the whole broker, or for some vhosts only."""
     nothing = (0,) * (LENGTHS + len(IN) + len(OUT))
     chosen = node.broker.vhosts.values() if vhosts is None else vhosts
     rows = [nothing, *((*lengths(vhost), *_flows(vhost)) for vhost in chosen)]
@@ -135,6 +142,7 @@ def node_numbers(node: Node, vhosts: Iterable[VirtualHost] | None = None) -> tup
 
 
 def lengths(vhost: VirtualHost) -> tuple[int, int, int]:
+    """Return the number of ready, unacknowledged and all messages of a vhost."""
     ready = sum([queue.message_count for queue in vhost.queues.values()])
     unsettled = sum([queue.unsettled for queue in vhost.queues.values()])
     return ready, unsettled, ready + unsettled
@@ -143,9 +151,9 @@ def lengths(vhost: VirtualHost) -> tuple[int, int, int]:
 def stats(
     columns: Sequence[str], values: Sequence[int], history: History | None, span: Span | None, first: int = 0
 ) -> dict[str, Any]:
-    """Numbers with their rates, each as `name` and `name_details`; `first` is the column of the history to begin with.
+    """Return the numbers with their rates, as `name` and `name_details`. `first` is the first column of the history.
 
-    With ten thousand queues this is most of the work of a list (benchmarks/management.py), and most of them are idle.
+    With ten thousand queues this is most of the work of a list (benchmarks/management.py), and most queues are idle.
     """
     found: dict[str, Any] = {}
     rates = history.rates() if history is not None and span is None else ()
@@ -159,7 +167,7 @@ def stats(
 
 
 def with_deliver_get(found: dict[str, Any]) -> dict[str, Any]:
-    """RabbitMQ's sum of all ways in which messages go out."""
+    """Add `deliver_get`, RabbitMQ's sum of all kinds of delivery."""
     if not found:
         return found
     parts = ("deliver", "deliver_no_ack", "get", "get_no_ack")

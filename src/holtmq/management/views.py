@@ -1,4 +1,4 @@
-"""Exchanges, queues, bindings and clients as JSON, with the names that RabbitMQ gives to what is in them."""
+"""The JSON form of exchanges, queues, bindings and clients, with RabbitMQ's field names."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ HASH_BYTES = 9
 
 
 def plain_queue(queue: MessageQueue, vhost: VirtualHost) -> dict[str, Any]:
-    """A queue without its numbers."""
+    """Return a queue without message counts and rates."""
     declared, policy = queue.declared, vhost.router.registry.queue_policy(queue.name)
     return {
         "name": queue.name,
@@ -56,6 +56,7 @@ def plain_queue(queue: MessageQueue, vhost: VirtualHost) -> dict[str, Any]:
 
 
 def queue_view(queue: MessageQueue, vhost: VirtualHost, statistics: Statistics, span: Span | None = None) -> dict[str, Any]:
+    """Return a queue with message counts and rates."""
     history = statistics.history("queue", vhost.name, queue.name)
     numbers = queue_numbers(queue)
     policy = vhost.router.registry.queue_policy(queue.name)
@@ -81,6 +82,7 @@ def queue_view(queue: MessageQueue, vhost: VirtualHost, statistics: Statistics, 
 
 
 def exchange_view(exchange: Exchange, vhost: VirtualHost, statistics: Statistics, span: Span | None = None) -> dict[str, Any]:
+    """Return an exchange with its message rates."""
     history = statistics.history("exchange", vhost.name, exchange.name)
     _, policy = vhost.router.registry.alternate_exchange(exchange)
     return {
@@ -98,6 +100,7 @@ def exchange_view(exchange: Exchange, vhost: VirtualHost, statistics: Statistics
 
 
 def binding_view(binding: Binding) -> dict[str, Any]:
+    """Return a binding. `created_at` and `metadata` are HoltMQ's own; an implicit binding has neither."""
     return {
         "source": binding.source,
         "vhost": binding.vhost,
@@ -106,11 +109,18 @@ def binding_view(binding: Binding) -> dict[str, Any]:
         "routing_key": binding.routing_key,
         "arguments": table_to_json(binding.arguments),
         "properties_key": properties_key(binding),
+        "created_at": _utc(binding.created_at).isoformat() if binding.created_at is not None else None,
+        "metadata": table_to_json(binding.metadata),
     }
 
 
+def _utc(time: datetime) -> datetime:
+    """Convert to UTC. A definitions file may omit the offset; the time is then taken as UTC."""
+    return time.replace(tzinfo=UTC) if time.tzinfo is None else time.astimezone(UTC)
+
+
 def properties_key(binding: Binding) -> str:
-    """What tells a binding from others between the same two: its key and, where it has some, a hash of its arguments."""
+    """Return the key that identifies a binding between two objects: its routing key and a hash of its arguments, if any."""
     key = quote(binding.routing_key, safe="").replace("~", "%7E")
     if not binding.arguments:
         return key or "~"
@@ -120,6 +130,7 @@ def properties_key(binding: Binding) -> str:
 
 
 def policy_view(policy: Policy) -> dict[str, Any]:
+    """Return a policy."""
     return {
         "vhost": policy.vhost,
         "name": policy.name,
@@ -131,6 +142,7 @@ def policy_view(policy: Policy) -> dict[str, Any]:
 
 
 def connection_view(client: ConnectedClient, statistics: Statistics, span: Span | None = None) -> dict[str, Any]:
+    """Return a connection with its data rates."""
     session, wire = client.session, client.connection
     assert session is not None
     history = statistics.history("connection", client.name)
@@ -168,6 +180,7 @@ def connection_view(client: ConnectedClient, statistics: Statistics, span: Span 
 
 
 def channel_view(channel: Channel, client: ConnectedClient, statistics: Statistics, span: Span | None = None) -> dict[str, Any]:
+    """Return a channel with its message rates."""
     history = statistics.history("channel", client.name, channel.number)
     numbers = channel_numbers(channel)
     return {
@@ -192,11 +205,13 @@ def channel_view(channel: Channel, client: ConnectedClient, statistics: Statisti
 
 
 def connection_details(client: ConnectedClient) -> dict[str, Any]:
+    """Return the fields that identify the connection of a channel."""
     host, port = client.peer
     return {"name": client.name, "peer_host": host, "peer_port": port}
 
 
 def consumer_view(consumer: Consumer, owners: Mapping[Session, ConnectedClient]) -> dict[str, Any]:
+    """Return a consumer. `owners` maps sessions to their clients."""
     channel, queue = consumer.channel, consumer.queue
     client = owners.get(channel.session)
     details = {"name": "", "number": channel.number, "user": channel.session.user.name, "node": NODE}
@@ -224,4 +239,5 @@ def consumer_view(consumer: Consumer, owners: Mapping[Session, ConnectedClient])
 
 
 def moment(seconds: float) -> str:
+    """Return a time in seconds since the epoch as ISO 8601 in UTC."""
     return datetime.fromtimestamp(seconds, UTC).isoformat(timespec="milliseconds")

@@ -1,4 +1,4 @@
-"""One module for each kind of thing that the API is about. Importing them registers their operations."""
+"""The resources of the HTTP API, one module each. Importing a module registers its operations."""
 
 from holtmq.management.resources import (
     bindings,

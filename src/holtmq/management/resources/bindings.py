@@ -1,4 +1,4 @@
-"""Bindings, between an exchange and a queue or another exchange."""
+"""Bindings from an exchange to a queue or to another exchange."""
 
 from __future__ import annotations
 
@@ -8,33 +8,62 @@ from urllib.parse import quote, unquote
 from holtmq.broker.channel import Channel
 from holtmq.broker.vhost import VirtualHost
 from holtmq.errors import DefinitionsError, NotFoundError
-from holtmq.management.operations import NO_CONTENT, Call, Outcome, api
+from holtmq.management.operations import LISTING, NO_CONTENT, Call, Outcome, api
 from holtmq.management.views import binding_view, properties_key
 from holtmq.topology import DEFAULT_EXCHANGE, Binding, DestinationType
+from holtmq.topology.registry import refuse_default_exchange
 
 KINDS = {"q": "queue", "e": "exchange"}
 DEFAULT_IN_PATHS = "amq.default"
+METADATA = {"type": "object", "description": "Notes about the binding, for example its owner. Does not affect routing."}
+NEW_BINDING = {
+    "type": "object",
+    "properties": {"routing_key": {"type": "string"}, "arguments": {"type": "object"}, "metadata": METADATA},
+}
 BINDING = {
     "type": "object",
-    "properties": {"routing_key": {"type": "string"}, "arguments": {"type": "object"}},
+    "properties": {
+        "source": {"type": "string"},
+        "vhost": {"type": "string"},
+        "destination": {"type": "string"},
+        "destination_type": {"enum": list(KINDS.values())},
+        "routing_key": {"type": "string"},
+        "arguments": {"type": "object"},
+        "properties_key": {"type": "string", "description": "Identifies the binding in a path."},
+        "created_at": {
+            "type": ["string", "null"],
+            "format": "date-time",
+            "description": "Time of creation (ISO 8601, UTC), or null if unknown.",
+        },
+        "metadata": METADATA,
+    },
 }
+BINDINGS = {"type": "array", "items": BINDING}
+BINDINGS_OR_PAGE = {
+    "anyOf": [BINDINGS, {"type": "object", "required": ["items", "page_count"], "properties": {"items": BINDINGS}}]
+}
+LISTED_BINDINGS = {200: BINDINGS_OR_PAGE}
 
 
-@api.collection("/api/bindings")
+@api.collection("/api/bindings", query=(*LISTING, "default_exchange"), answers=LISTED_BINDINGS)
 def bindings(call: Call) -> Any:
-    """The bindings in all vhosts that the caller may enter, those of the default exchange included."""
+    """List the bindings of all vhosts that the user can access, including those of the default exchange."""
     return _list(call)
 
 
-@api.collection("/api/bindings/{vhost}")
+@api.collection("/api/bindings/{vhost}", query=(*LISTING, "default_exchange"), answers=LISTED_BINDINGS)
 def bindings_of_vhost(call: Call) -> Any:
-    """The bindings in a vhost."""
+    """List the bindings of a vhost."""
     return _list(call)
 
 
 def _list(call: Call) -> Any:
-    listing = call.listing
-    found = [binding for vhost in call.vhosts for binding in (*_implicit(vhost), *vhost.router.registry.bindings())]
+    listing, has_implicit = call.listing, call.query.get("default_exchange") != "false"
+    found = [
+        binding
+        for vhost in call.vhosts
+        for binding in (*(_implicit(vhost) if has_implicit else ()), *vhost.router.registry.bindings())
+    ]
     matched = [each for each in found if listing.matches(each.source) or listing.matches(each.destination)]
     return listing.apply([binding_view(binding) for binding in matched], len(found))
 
@@ -43,33 +72,41 @@ def _implicit(vhost: VirtualHost) -> list[Binding]:
     return [Binding(DEFAULT_EXCHANGE, name, name, vhost=vhost.name) for name in sorted(vhost.queues)]
 
 
-@api.collection("/api/bindings/{vhost}/e/{source}/{kind}/{destination}")
+@api.collection("/api/bindings/{vhost}/e/{source}/{kind}/{destination}", answers=LISTED_BINDINGS)
 def bindings_between(call: Call) -> list[dict[str, Any]]:
-    """The bindings from an exchange to a queue (kind q) or an exchange (kind e)."""
+    """List the bindings from an exchange to a queue (kind q) or to an exchange (kind e)."""
     _, found = _between(call)
     return [binding_view(binding) for binding in found]
 
 
-@api.add("POST", "/api/bindings/{vhost}/e/{source}/{kind}/{destination}", body=BINDING, answers={201: None})
+@api.add("POST", "/api/bindings/{vhost}/e/{source}/{kind}/{destination}", body=NEW_BINDING, answers={201: None})
 def bind(call: Call) -> Outcome:
-    """Bind an exchange to a queue (kind q) or an exchange (kind e)."""
+    """Bind a queue (kind q) or an exchange (kind e) to an exchange. An existing binding stays unchanged."""
     vhost, fields = call.vhost, call.fields()
     kind, source, destination = _ends(call)
-    binding = Binding(source, destination, fields.text("routing_key", ""), fields.table("arguments"), kind, vhost.name)
+    binding = Binding(
+        source,
+        destination,
+        fields.text("routing_key", ""),
+        fields.table("arguments"),
+        kind,
+        vhost.name,
+        metadata=fields.table("metadata"),
+    )
     with call.channel(vhost) as (channel, _):
         _bind(channel, binding)
     return Outcome(201, quote(properties_key(binding), safe="%~"))
 
 
-@api.get("/api/bindings/{vhost}/e/{source}/{kind}/{destination}/{key}")
+@api.get("/api/bindings/{vhost}/e/{source}/{kind}/{destination}/{key}", answers={200: BINDING})
 def binding(call: Call) -> dict[str, Any]:
-    """One binding, by its properties_key."""
+    """Return a binding, identified by its properties_key."""
     return binding_view(_find(call))
 
 
 @api.add("DELETE", "/api/bindings/{vhost}/e/{source}/{kind}/{destination}/{key}")
 def unbind(call: Call) -> Outcome:
-    """Remove a binding, by its properties_key."""
+    """Delete a binding, identified by its properties_key."""
     found = _find(call)
     with call.channel(call.vhost) as (channel, _):
         _unbind(channel, found)
@@ -77,8 +114,19 @@ def unbind(call: Call) -> Outcome:
 
 
 def _bind(channel: Channel, binding: Binding) -> None:
-    call = channel.declarer.bind_queue if binding.is_to_queue else channel.declarer.bind_exchange
-    call(binding.destination, binding.source, binding.routing_key, binding.arguments)
+    """Add a binding with its metadata, which AMQP's bind methods cannot carry. The checks are those of the declarer."""
+    session, vhost = channel.session, channel.vhost
+    refuse_default_exchange(binding.source)
+    if not binding.is_to_queue:
+        refuse_default_exchange(binding.destination)
+    elif binding.destination in vhost.queues:
+        channel.declarer.queue(binding.destination)
+    session.require("write", binding.destination_type, binding.destination)
+    session.require("read", "exchange", binding.source)
+    if vhost.is_topic(binding.source):
+        authorization = session.broker.authorization
+        authorization.require_topic(session.user.name, vhost.name, "read", binding.source, binding.routing_key)
+    vhost.bind(binding)
 
 
 def _unbind(channel: Channel, binding: Binding) -> None:
@@ -89,7 +137,7 @@ def _unbind(channel: Channel, binding: Binding) -> None:
 def _ends(call: Call) -> tuple[DestinationType, str, str]:
     kind = KINDS.get(call.path["kind"])
     if kind is None:
-        raise DefinitionsError("path", f"expected q or e for the kind of the destination, got {call.path['kind']!r}")
+        raise DefinitionsError("path", f"expected q (queue) or e (exchange) as the destination type, got {call.path['kind']!r}")
     source, destination = call.path["source"], call.path["destination"]
     source = DEFAULT_EXCHANGE if source == DEFAULT_IN_PATHS else source
     destination = DEFAULT_EXCHANGE if kind == "exchange" and destination == DEFAULT_IN_PATHS else destination
@@ -109,10 +157,11 @@ def _between(call: Call) -> tuple[VirtualHost, list[Binding]]:
 
 
 def _find(call: Call) -> Binding:
-    """By its key as it stands or, for clients that do not encode it once more, as it is after a path was decoded."""
+    """Find the binding by its properties_key, or by the decoded form of it: some clients do not encode the key in a path."""
     _, found = _between(call)
-    for spelled in (lambda key: key, unquote):
+    for decode in (lambda key: key, unquote):
         for binding in found:
-            if spelled(properties_key(binding)) == call.path["key"]:
+            if decode(properties_key(binding)) == call.path["key"]:
                 return binding
-    raise NotFoundError(f"no binding with properties_key {call.path['key']!r} between the two")
+    source, destination = call.path["source"], call.path["destination"]
+    raise NotFoundError(f"no binding from {source!r} to {destination!r} with properties_key {call.path['key']!r}")

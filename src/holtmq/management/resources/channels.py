@@ -1,4 +1,4 @@
-"""Channels, and the consumers on them."""
+"""Channels and their consumers."""
 
 from __future__ import annotations
 
@@ -14,20 +14,20 @@ from holtmq.management.views import channel_view, consumer_view
 
 @api.collection("/api/channels", query=(*LISTING, *CHARTS))
 def channels(call: Call) -> Any:
-    """The channels of the connections that the caller may see."""
+    """List the channels of all connections that the user can see."""
     return _list(call, list(_channels(call)))
 
 
 @api.collection("/api/vhosts/{vhost}/channels")
 def channels_of_vhost(call: Call) -> Any:
-    """The channels in a vhost."""
+    """List the channels of a vhost."""
     vhost = call.vhost
     return _list(call, [(channel, client) for channel, client in _channels(call) if channel.vhost is vhost])
 
 
 @api.get("/api/channels/{channel}", query=CHARTS)
 def channel(call: Call) -> dict[str, Any]:
-    """One channel, by its name, with its consumers."""
+    """Return a channel with its consumers."""
     for found, client in _channels(call):
         if f"{client.name} ({found.number})" == call.path["channel"]:
             view = channel_view(found, client, call.statistics, call.span("msg_rates"))
@@ -39,13 +39,13 @@ def channel(call: Call) -> dict[str, Any]:
 
 @api.collection("/api/consumers")
 def consumers(call: Call) -> Any:
-    """All consumers in the vhosts that the caller may enter."""
+    """List the consumers in all vhosts that the user can access."""
     return _consumers(call)
 
 
 @api.collection("/api/consumers/{vhost}")
 def consumers_of_vhost(call: Call) -> Any:
-    """The consumers in a vhost."""
+    """List the consumers of a vhost."""
     return _consumers(call)
 
 

@@ -1,4 +1,4 @@
-"""Who is connected."""
+"""Client connections."""
 
 from __future__ import annotations
 
@@ -13,20 +13,20 @@ from holtmq.management.views import channel_view, connection_view
 
 @api.collection("/api/connections", query=(*LISTING, *CHARTS))
 def connections(call: Call) -> Any:
-    """The connections that the caller may see: all, or the user's own."""
+    """List all connections, or the user's own if it lacks the tag monitoring."""
     return _list(call, call.clients())
 
 
 @api.collection("/api/vhosts/{vhost}/connections")
 def connections_of_vhost(call: Call) -> Any:
-    """The connections to a vhost."""
+    """List the connections to a vhost."""
     vhost = call.vhost
     return _list(call, [client for client in call.clients() if client.session and client.session.vhost is vhost])
 
 
 @api.collection("/api/connections/username/{user}")
 def connections_of_user(call: Call) -> Any:
-    """The connections of a user."""
+    """List the connections of a user."""
     return _list(call, _of_user(call))
 
 
@@ -40,20 +40,20 @@ def close_connections_of_user(call: Call) -> Outcome:
 
 @api.get("/api/connections/{connection}", query=CHARTS)
 def connection(call: Call) -> dict[str, Any]:
-    """One connection, by its name."""
+    """Return a connection."""
     return connection_view(_find(call), call.statistics, call.span("data_rates"))
 
 
 @api.add("DELETE", "/api/connections/{connection}")
 def close_connection(call: Call) -> Outcome:
-    """Close a connection; the header X-Reason says why."""
+    """Close a connection. The client receives the text of the header X-Reason."""
     _close(call, _find(call))
     return NO_CONTENT
 
 
 @api.collection("/api/connections/{connection}/channels")
 def channels_of_connection(call: Call) -> Any:
-    """The channels of a connection."""
+    """List the channels of a connection."""
     client = _find(call)
     assert client.session is not None
     views = [channel_view(channel, client, call.statistics) for channel in client.session.channels.values()]

@@ -1,4 +1,4 @@
-"""Definitions: everything that outlives the broker in one document, out and in."""
+"""Export and import of definitions: all durable objects of the broker, without messages."""
 
 from __future__ import annotations
 
@@ -17,19 +17,19 @@ PRODUCT = {"rabbit_version": SPOKEN_VERSION, "rabbitmq_version": SPOKEN_VERSION,
 
 @api.get("/api/definitions", need=ADMIN)
 def definitions(call: Call) -> dict[str, Any]:
-    """All vhosts, users, rights, parameters, policies, exchanges, queues and bindings that outlive the broker."""
+    """Export all vhosts, users, permissions, parameters, policies, and durable exchanges, queues and bindings."""
     return {**PRODUCT, **export_definitions(call.node.broker)}
 
 
 @api.get("/api/definitions/{vhost}", need=ADMIN)
 def definitions_of_vhost(call: Call) -> dict[str, Any]:
-    """The parameters, policies, exchanges, queues and bindings of a vhost."""
+    """Export the parameters, policies, and durable exchanges, queues and bindings of a vhost."""
     return {**PRODUCT, **export_definitions(call.node.broker, call.vhost.name)}
 
 
 @api.add("POST", "/api/definitions", need=ADMIN, body=OBJECT)
 def add_definitions(call: Call) -> Outcome:
-    """Add what a document says; nothing is removed, and one that cannot be used changes nothing."""
+    """Import definitions. Nothing is deleted; a document with an error or a conflict changes nothing."""
     topology = Topology.from_definitions(call.mapping())
     call.node.begin_turn()
     import_definitions(call.node.broker, topology)
@@ -38,7 +38,7 @@ def add_definitions(call: Call) -> Outcome:
 
 @api.add("POST", "/api/definitions/{vhost}", need=ADMIN, body=OBJECT)
 def add_definitions_to_vhost(call: Call) -> Outcome:
-    """Add what a document says to a vhost."""
+    """Import definitions into a vhost."""
     topology = Topology.from_definitions(call.mapping(), vhost=call.vhost.name)
     call.node.begin_turn()
     import_definitions(call.node.broker, topology)

@@ -1,4 +1,4 @@
-"""Exchanges: to see, make and remove them, to publish to them, and to ask why a message goes where it goes."""
+"""Exchanges: list, declare and delete them, publish to them, and explain the route of a message."""
 
 from __future__ import annotations
 
@@ -11,6 +11,7 @@ from typing import Any
 from holtmq.broker.vhost import VirtualHost
 from holtmq.errors import DefinitionsError, NotFoundError, StoreError
 from holtmq.management.operations import CHARTS, LISTING, NO_CONTENT, OBJECT, Call, Outcome, api, created
+from holtmq.management.resources.bindings import LISTED_BINDINGS
 from holtmq.management.views import binding_view, exchange_view
 from holtmq.routing.draft import explain_with
 from holtmq.table import FieldValue, describe
@@ -20,7 +21,7 @@ from holtmq.topology.registry import refuse_default_exchange
 from holtmq.wire.content import NAMES, encode_properties, make_content
 
 DEFAULT_IN_PATHS = "amq.default"
-"""What the exchange without a name is called in a path."""
+"""The name of the default exchange in a path."""
 LAST_SECOND = 253_402_300_799
 DECLARATION = {
     "type": "object",
@@ -50,7 +51,7 @@ QUESTION = {
         "headers": {"type": "object"},
         "drafts": {
             "type": "array",
-            "description": "bindings that are not there yet, to see what they would change",
+            "description": "Bindings to assume in addition to the existing ones.",
             "items": {"type": "object", "required": ["source", "destination"]},
         },
     },
@@ -59,13 +60,13 @@ QUESTION = {
 
 @api.collection("/api/exchanges", query=(*LISTING, *CHARTS))
 def exchanges(call: Call) -> Any:
-    """The exchanges of all vhosts that the caller may enter."""
+    """List the exchanges of all vhosts that the user can access."""
     return _list(call)
 
 
 @api.collection("/api/exchanges/{vhost}", query=(*LISTING, *CHARTS))
 def exchanges_of_vhost(call: Call) -> Any:
-    """The exchanges of a vhost."""
+    """List the exchanges of a vhost."""
     return _list(call)
 
 
@@ -88,7 +89,7 @@ def _default(vhost: VirtualHost) -> Exchange:
 
 @api.get("/api/exchanges/{vhost}/{name}", query=CHARTS)
 def exchange(call: Call) -> dict[str, Any]:
-    """One exchange, with the rates from publishers and to queues."""
+    """Return an exchange with the message rates from publishers and to queues."""
     vhost, found = _find(call)
     view = exchange_view(found, vhost, call.statistics, call.span("msg_rates"))
     pairs = [queue for source, queue in vhost.traffic().pairs if source == found.name]
@@ -103,7 +104,7 @@ def exchange(call: Call) -> dict[str, Any]:
 
 @api.add("PUT", "/api/exchanges/{vhost}/{name}", body=DECLARATION, answers={201: None, 204: None})
 def declare_exchange(call: Call) -> Outcome:
-    """Declare an exchange; one that is there must be the same."""
+    """Declare an exchange. An existing exchange must have the same properties."""
     vhost, fields = call.vhost, call.fields()
     name = _name(call)
     refuse_default_exchange(name)
@@ -124,39 +125,39 @@ def declare_exchange(call: Call) -> Outcome:
 
 @api.add("DELETE", "/api/exchanges/{vhost}/{name}", query=("if-unused",))
 def delete_exchange(call: Call) -> Outcome:
-    """Delete an exchange, with `if-unused=true` only where nothing is bound to it."""
+    """Delete an exchange and its bindings. With `if-unused=true`, only an exchange without bindings is deleted."""
     vhost, found = _find(call)
     with call.channel(vhost) as (channel, _):
         channel.declarer.delete_exchange(found.name, if_unused=call.flag("if-unused"))
     return NO_CONTENT
 
 
-@api.collection("/api/exchanges/{vhost}/{name}/bindings/source")
+@api.collection("/api/exchanges/{vhost}/{name}/bindings/source", answers=LISTED_BINDINGS)
 def bindings_from_exchange(call: Call) -> list[dict[str, Any]]:
-    """The bindings that lead from an exchange."""
+    """List the bindings whose source is an exchange."""
     vhost, found = _find(call)
     if found.name == DEFAULT_EXCHANGE:
         return [binding_view(Binding("", queue, queue, vhost=vhost.name)) for queue in vhost.queues]
     return [binding_view(binding) for binding in vhost.router.registry.bindings_from(found.name)]
 
 
-@api.collection("/api/exchanges/{vhost}/{name}/bindings/destination")
+@api.collection("/api/exchanges/{vhost}/{name}/bindings/destination", answers=LISTED_BINDINGS)
 def bindings_to_exchange(call: Call) -> list[dict[str, Any]]:
-    """The bindings that lead to an exchange."""
+    """List the bindings whose destination is an exchange."""
     vhost, found = _find(call)
     return [binding_view(binding) for binding in vhost.router.registry.bindings_to("exchange", found.name)]
 
 
 @api.add("POST", "/api/exchanges/{vhost}/{name}/publish", body=PUBLICATION, answers={200: OBJECT})
 def publish(call: Call) -> dict[str, Any]:
-    """Publish a message; the answer says whether a queue took it."""
+    """Publish a message. The response says whether it was routed to a queue."""
     vhost, found = _find(call)
     fields = call.fields()
     routing_key, encoding = fields.text("routing_key"), fields.text("payload_encoding", "string")
     body = _payload(fields.text("payload"), encoding)
     raw = encode_properties(_properties(call.mapping().get("properties", {})))
     if call.node.blocked_for is not None:
-        raise StoreError(f"publishers are held back: low on {call.node.blocked_for}")
+        raise StoreError(f"publishers are blocked: low on {call.node.blocked_for}")
     with call.channel(vhost) as (channel, inbox):
         channel.select_confirms()
         publication = channel.publication(found.name, routing_key, is_mandatory=True)
@@ -166,7 +167,7 @@ def publish(call: Call) -> dict[str, Any]:
 
 @api.add("POST", "/api/exchanges/{vhost}/{name}/explain", body=QUESTION, answers={200: OBJECT})
 def explain(call: Call) -> dict[str, Any]:
-    """Say why a message would go where it goes, and what came close; with `drafts`, as if these bindings were there."""
+    """Explain which queues a message would reach, and why. `drafts` are bindings to assume in addition."""
     vhost, found = _find(call)
     fields = call.fields()
     routing_key, headers = fields.text("routing_key"), fields.table("headers")
@@ -188,7 +189,7 @@ def _draft(draft: object, place: int, vhost: VirtualHost) -> Binding:
         fields.text("destination"),
         fields.text("routing_key", ""),
         fields.table("arguments"),
-        fields.text("destination_type", "queue"),  # type: ignore[arg-type]  # Binding refuses others
+        fields.text("destination_type", "queue"),  # type: ignore[arg-type]  # Binding checks it
         vhost.name,
     )
     vhost.router.registry.require_ends(binding)
@@ -221,8 +222,8 @@ def _payload(text: str, encoding: str) -> bytes:
 
 
 def _properties(given: object) -> dict[str, Any]:
-    """A message's properties from JSON; those that AMQP does not have are refused."""
-    if given == []:  # as RabbitMQ writes none
+    """Read the properties of a message from JSON. Refuse properties that AMQP does not define."""
+    if given == []:  # RabbitMQ's form of an empty object
         given = {}
     fields = Fields(given, "body.properties")
     assert isinstance(given, Mapping)

@@ -1,4 +1,4 @@
-"""Health checks: 200 where all is well, 503 where it is not, with the reason."""
+"""Health checks. The status is 200 if the check passes and 503 with a reason if it fails."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ TEST_QUEUE = "aliveness-test"
 
 @api.get("/api/aliveness-test/{vhost}", answers=ANSWERS)
 def aliveness_test(call: Call) -> Any:
-    """Declare a queue, publish to it and get the message back."""
+    """Declare a queue, publish a message to it, and get the message back."""
     vhost, body = call.vhost, b"test_message"
     raw = encode_properties({})
     with call.channel(vhost) as (channel, _):
@@ -36,44 +36,46 @@ def aliveness_test(call: Call) -> Any:
 
 @api.get("/api/health/checks/alarms", answers=ANSWERS)
 def alarms(call: Call) -> Any:
-    """Whether publishers are held back."""
+    """Fail if publishers are blocked."""
     return _alarms(call)
 
 
 @api.get("/api/health/checks/local-alarms", answers=ANSWERS)
 def local_alarms(call: Call) -> Any:
-    """The same, for this node."""
+    """Fail if publishers are blocked on this node."""
     return _alarms(call)
 
 
 def _alarms(call: Call) -> Any:
     reason = call.node.blocked_for
-    return OK if reason is None else _failed(f"publishers are held back: low on {reason}", alarms=[reason])
+    return OK if reason is None else _failed(f"publishers are blocked: low on {reason}", alarms=[reason])
 
 
 @api.get("/api/health/checks/certificate-expiration/{within}/{unit}", answers=ANSWERS)
 def certificate_expiration(call: Call) -> Any:
-    """Whether the certificate is good for as long as asked for."""
+    """Fail if the TLS certificate expires within a period."""
     within, unit = call.path["within"], call.path["unit"]
     if unit not in UNITS_S or not (within.isascii() and within.isdigit() and len(within) < 8):
-        raise InvalidValueError(f"expected a number of {', '.join(UNITS_S)}, got {within[:20]!r} {unit[:20]!r}")
+        raise InvalidValueError(f"expected an integer and one of {', '.join(UNITS_S)}, got {within[:20]!r} and {unit[:20]!r}")
     path = call.node.config.tls_certificate
     if path is None:
         return OK
-    # The one way to read a certificate with the standard library alone.
+    # The only way to read a certificate with the standard library alone.
     decoded: dict[str, Any] = ssl._ssl._test_decode_cert(path)  # type: ignore[attr-defined]  # noqa: SLF001
     ends_at = ssl.cert_time_to_seconds(decoded["notAfter"])
     if ends_at - time.time() > int(within) * UNITS_S[unit]:
         return OK
-    return _failed(f"the certificate ends within {within} {unit}", expired=[{"cert_file": path, "ends": decoded["notAfter"]}])
+    return _failed(
+        f"the certificate expires within {within} {unit}", expired=[{"cert_file": path, "ends": decoded["notAfter"]}]
+    )
 
 
 @api.get("/api/health/checks/port-listener/{port}", answers=ANSWERS)
 def port_listener(call: Call) -> Any:
-    """Whether somebody listens on a port."""
+    """Fail if the broker does not listen on a port."""
     port = call.path["port"]
     if not (port.isascii() and port.isdigit() and len(port) < 6):
-        raise InvalidValueError(f"expected a port, got {port[:20]!r}")
+        raise InvalidValueError(f"expected a port number, got {port[:20]!r}")
     ports = [urlsplit(address).port for address in call.node.addresses]
     if int(port) in ports:
         return {**OK, "port": int(port)}
@@ -82,7 +84,7 @@ def port_listener(call: Call) -> Any:
 
 @api.get("/api/health/checks/protocol-listener/{protocol}", answers=ANSWERS)
 def protocol_listener(call: Call) -> Any:
-    """Whether somebody listens for a protocol: amqp091, amqp/ssl, http, https."""
+    """Fail if there is no listener for a protocol (amqp091, amqp/ssl, http, https)."""
     asked = call.path["protocol"]
     protocols = [PROTOCOLS[urlsplit(address).scheme] for address in call.node.addresses]
     if PROTOCOL_NAMES.get(asked, asked) in protocols:
@@ -92,19 +94,19 @@ def protocol_listener(call: Call) -> Any:
 
 @api.get("/api/health/checks/virtual-hosts", answers=ANSWERS)
 def virtual_hosts(_: Call) -> Any:
-    """Whether all vhosts run; they do where the broker does."""
+    """Fail if a vhost is down. All vhosts run while the broker runs."""
     return OK
 
 
 @api.get("/api/health/checks/node-is-quorum-critical", answers=ANSWERS)
 def quorum_critical(_: Call) -> Any:
-    """Whether a quorum would be lost with this node; there is but one."""
+    """Fail if stopping this node would lose a quorum. Always passes: HoltMQ runs on one node."""
     return {**OK, "reason": "single node cluster"}
 
 
 @api.get("/api/health/checks/node-is-mirror-sync-critical", answers=ANSWERS)
 def mirror_sync_critical(_: Call) -> Any:
-    """Whether mirrors would be lost with this node; there are none."""
+    """Fail if stopping this node would lose mirrors. Always passes: HoltMQ runs on one node."""
     return {**OK, "reason": "single node cluster"}
 
 

@@ -1,4 +1,4 @@
-"""The broker as a whole: its numbers, its node, and who asks."""
+"""The broker as a whole: totals, the node, the cluster name, and the current user."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ from holtmq.routing.router import MATCHERS
 from holtmq.topology import Parameter
 
 SPOKEN_VERSION = "3.13.0"
-"""The RabbitMQ whose API this is, for tools that look at it."""
+"""The RabbitMQ version that the API is compatible with, for tools that check it."""
 PROTOCOLS = {"amqp": "amqp", "amqps": "amqp/ssl", "http": "http", "https": "https"}
 CLUSTER_NAME = Parameter("", "cluster_name", "null")
 EXCHANGE_TYPES = [{"name": name, "description": f"AMQP {name} exchange", "enabled": True} for name in sorted(MATCHERS) if name]
@@ -31,12 +31,12 @@ EXCHANGE_TYPES = [{"name": name, "description": f"AMQP {name} exchange", "enable
 
 @api.get("/api/overview", query=CHARTS)
 def overview(call: Call) -> dict[str, Any]:
-    """The totals and rates of the broker, and where it listens."""
+    """Return totals, message rates and listeners of the broker."""
     node = call.node
     span = call.span("msg_rates") or call.span("lengths")
     if call.caller.has(Need.MONITORING):
         numbers = stats(NODE_COLUMNS, node_numbers(node), call.statistics.totals, span)
-    else:  # of what is elsewhere, others know
+    else:  # only the vhosts that the user can access
         numbers = stats(NODE_COLUMNS, node_numbers(node, call.vhosts), None, span)
 
     def part(columns: tuple[str, ...]) -> dict[str, Any]:
@@ -93,13 +93,14 @@ def _listeners(node: Node) -> list[dict[str, Any]]:
 
 
 def cluster_name_of(node: Node) -> str:
+    """Return the configured cluster name, or the node's name."""
     chosen = node.broker.parameters.get(CLUSTER_NAME.identity)
     return str(json.loads(chosen.value)) if chosen is not None else NODE
 
 
 @api.get("/api/cluster-name")
 def cluster_name(call: Call) -> dict[str, Any]:
-    """The name of the cluster, which is one broker."""
+    """Return the cluster name."""
     return {"name": cluster_name_of(call.node)}
 
 
@@ -110,7 +111,7 @@ def cluster_name(call: Call) -> dict[str, Any]:
     body={"type": "object", "required": ["name"], "properties": {"name": {"type": "string"}}},
 )
 def rename_cluster(call: Call) -> Outcome:
-    """Give the cluster another name."""
+    """Set the cluster name."""
     name = call.fields().text("name")
     call.node.begin_turn()
     call.node.broker.set_parameter(Parameter("", "cluster_name", json.dumps(name)))
@@ -119,33 +120,33 @@ def rename_cluster(call: Call) -> Outcome:
 
 @api.get("/api/whoami")
 def whoami(call: Call) -> dict[str, Any]:
-    """The user that asks."""
+    """Return the name and tags of the current user."""
     return {"name": call.caller.user.name, "tags": list(call.caller.user.tags)}
 
 
 @api.get("/api/auth", need=Need.NOTHING)
 def auth(_: Call) -> dict[str, Any]:
-    """How to log in: with a user and a password."""
+    """Return the authentication method. OAuth is not supported."""
     return {"oauth_enabled": False}
 
 
 @api.collection("/api/extensions")
 def extensions(_: Call) -> list[Any]:
-    """Plugins of the pages; there are none."""
+    """List extensions of the web pages. Always empty."""
     return []
 
 
 @api.collection("/api/nodes", need=Need.MONITORING)
 def nodes(call: Call) -> list[dict[str, Any]]:
-    """The nodes of the cluster: this one."""
+    """List the nodes of the cluster. HoltMQ runs on one node."""
     return [_node(call.node)]
 
 
 @api.get("/api/nodes/{node}", need=Need.MONITORING)
 def node(call: Call) -> dict[str, Any]:
-    """One node."""
+    """Return a node."""
     if call.path["node"] != NODE:
-        raise NotFoundError(f"no node {call.path['node']!r}, expected {NODE!r}")
+        raise NotFoundError(f"no node {call.path['node']!r}: the only node is {NODE!r}")
     return _node(call.node)
 
 
@@ -192,7 +193,7 @@ def _node(node: Node) -> dict[str, Any]:
 
 
 def memory_used() -> int:
-    """The resident memory of the process, in bytes."""
+    """Return the resident memory of the process, in bytes."""
     try:
         pages = int(Path("/proc/self/statm").read_text().split()[1])
     except OSError:

@@ -1,4 +1,4 @@
-"""Runtime parameters: kept and exported, for tools and brokers that know what to do with them."""
+"""Runtime parameters. HoltMQ stores and exports them; it does not use them."""
 
 from __future__ import annotations
 
@@ -18,19 +18,19 @@ NEED = Need.POLICYMAKER
 
 @api.collection("/api/parameters", need=NEED)
 def parameters(call: Call) -> list[dict[str, Any]]:
-    """The parameters of all vhosts that the caller may enter."""
+    """List the parameters of all vhosts that the user can access."""
     return _list(call)
 
 
 @api.collection("/api/parameters/{component}", need=NEED)
 def parameters_of_component(call: Call) -> list[dict[str, Any]]:
-    """The parameters of a component."""
+    """List the parameters of a component."""
     return _list(call)
 
 
 @api.collection("/api/parameters/{component}/{vhost}", need=NEED)
 def parameters_in_vhost(call: Call) -> list[dict[str, Any]]:
-    """The parameters of a component in a vhost."""
+    """List the parameters of a component in a vhost."""
     return _list(call)
 
 
@@ -42,7 +42,7 @@ def _list(call: Call) -> list[dict[str, Any]]:
 
 @api.get("/api/parameters/{component}/{vhost}/{name}", need=NEED)
 def parameter(call: Call) -> dict[str, Any]:
-    """One parameter."""
+    """Return a parameter."""
     return parameter_to_json(_find(call, call.path["component"], call.vhost.name))
 
 
@@ -63,13 +63,13 @@ def delete_parameter(call: Call) -> Outcome:
 
 @api.collection("/api/global-parameters", need=NEED)
 def global_parameters(call: Call) -> list[dict[str, Any]]:
-    """The parameters that belong to no vhost."""
+    """List the global parameters."""
     return [parameter_to_json(each) for each in call.node.broker.parameters.values() if each.is_global]
 
 
 @api.get("/api/global-parameters/{name}", need=NEED)
 def global_parameter(call: Call) -> dict[str, Any]:
-    """One global parameter."""
+    """Return a global parameter."""
     return parameter_to_json(_find(call, "", ""))
 
 

@@ -1,4 +1,4 @@
-"""Policies: arguments that are given to queues and exchanges by the pattern of their names."""
+"""Policies: settings for all queues and exchanges whose name matches a pattern."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ LEFT_ALONE = (
     "queue-mode", "queue-version", "queue-master-locator", "queue-leader-locator", "consumer-timeout",
     "federation-upstream", "federation-upstream-set",
 )  # fmt: skip
-"""What only a cluster has: taken, kept, and without effect."""
+"""Settings for clusters. They are accepted and stored, without effect."""
 POLICY = {
     "type": "object",
     "required": ["pattern", "definition"],
@@ -35,13 +35,13 @@ POLICY = {
 
 @api.collection("/api/policies")
 def policies(call: Call) -> list[dict[str, Any]]:
-    """The policies in all vhosts that the caller may enter."""
+    """List the policies of all vhosts that the user can access."""
     return _list(call)
 
 
 @api.collection("/api/policies/{vhost}")
 def policies_of_vhost(call: Call) -> list[dict[str, Any]]:
-    """The policies in a vhost."""
+    """List the policies of a vhost."""
     return _list(call)
 
 
@@ -51,24 +51,24 @@ def _list(call: Call) -> list[dict[str, Any]]:
 
 @api.get("/api/policies/{vhost}/{name}")
 def policy(call: Call) -> dict[str, Any]:
-    """One policy."""
+    """Return a policy."""
     return policy_view(_find(call))
 
 
 @api.add("PUT", "/api/policies/{vhost}/{name}", need=Need.POLICYMAKER, body=POLICY, answers={201: None, 204: None})
 def set_policy(call: Call) -> Outcome:
-    """Add a policy, or change one."""
+    """Create or update a policy."""
     vhost, fields, name = call.vhost, call.fields(), call.path["name"]
     require_short_string(name, "a policy's name")
     pattern = require_pattern(fields.text("pattern"), "body.pattern")
     target, priority = fields.text("apply-to", "all"), fields.integer("priority", 0)
     if "definition" not in call.mapping():
-        raise DefinitionsError("body.definition", "expected an object with what the policy sets, got nothing")
+        raise DefinitionsError("body.definition", "expected an object with the settings of the policy, got nothing")
     definition = fields.table("definition")
     if target not in POLICY_TARGETS:
         raise DefinitionsError("body.apply-to", f"expected one of {', '.join(POLICY_TARGETS)}, got {target!r}")
     if abs(priority) >= 2**31:
-        raise DefinitionsError("body.priority", f"expected a number of 32 bits, got {priority}")
+        raise DefinitionsError("body.priority", f"expected an integer of 32 bits, got {priority}")
     _require_definition(definition)
     is_new = all(each.name != name for each in vhost.router.registry.policies)
     call.node.begin_turn()
@@ -87,7 +87,7 @@ def delete_policy(call: Call) -> Outcome:
 
 @api.collection("/api/operator-policies")
 def operator_policies(_: Call) -> list[dict[str, Any]]:
-    """Policies of RabbitMQ's operators; there are none here."""
+    """List operator policies. Always empty: HoltMQ does not have them."""
     return []
 
 

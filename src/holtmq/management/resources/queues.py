@@ -1,4 +1,4 @@
-"""Queues: to see, make and remove them, to look at their messages, to empty them and to move what is in them."""
+"""Queues: list, declare, delete and purge them; get and move their messages."""
 
 from __future__ import annotations
 
@@ -12,6 +12,7 @@ from holtmq.broker.queue import MessageQueue
 from holtmq.broker.vhost import VirtualHost
 from holtmq.errors import DefinitionsError, FrameError, NotFoundError
 from holtmq.management.operations import CHARTS, LIST, LISTING, NO_CONTENT, OBJECT, Call, Outcome, api, created
+from holtmq.management.resources.bindings import LISTED_BINDINGS
 from holtmq.management.statistics import LENGTHS, Statistics
 from holtmq.management.views import binding_view, consumer_view, plain_queue, queue_view
 from holtmq.table import describe
@@ -22,9 +23,9 @@ from holtmq.topology.definitions_file import Fields
 ACK_MODES = ("ack_requeue_true", "reject_requeue_true", "ack_requeue_false", "reject_requeue_false")
 MOST_MESSAGES = 10_000
 MOST_BYTES = 64 * 1024 * 1024
-"""A `get` ends when the bodies together are so large."""
+"""Maximum total size of the bodies that one `get` returns."""
 SLICE = 500
-"""So many views are made, or messages moved, before others have their turn."""
+"""Number of queues listed, or messages moved, before the event loop can run other tasks."""
 DECLARATION = {
     "type": "object",
     "properties": {
@@ -52,18 +53,18 @@ MOVE = {
 
 @api.collection("/api/queues", query=(*LISTING, *CHARTS, "disable_stats", "enable_queue_totals"))
 async def queues(call: Call) -> Any:
-    """The queues of all vhosts that the caller may enter."""
+    """List the queues of all vhosts that the user can access."""
     return await _list(call)
 
 
 @api.collection("/api/queues/{vhost}", query=(*LISTING, *CHARTS, "disable_stats", "enable_queue_totals"))
 async def queues_of_vhost(call: Call) -> Any:
-    """The queues of a vhost."""
+    """List the queues of a vhost."""
     return await _list(call)
 
 
 async def _list(call: Call) -> Any:
-    """With thousands of queues others get their turns in between; what is sorted by name is cut before it is looked at."""
+    """List queues without blocking the event loop. Where the sort key is cheap, only the requested page is built."""
     listing, span = call.listing, call.span("lengths")
     found = [(queue, vhost) for vhost in call.vhosts for _, queue in sorted(vhost.queues.items())]
     matched = [(queue, vhost) for queue, vhost in found if listing.matches(queue.name)]
@@ -101,11 +102,11 @@ SORT_KEYS: Mapping[str, Callable[[MessageQueue, VirtualHost, Statistics], Any]] 
         LENGTHS, "queue", vhost.name, queue.name
     ),
 }
-"""The order of queues by what can be had without all the rest, so that only the page that is shown has to be made."""
+"""Sort keys that can be computed without building the whole view of a queue."""
 
 
 def _counted_columns() -> tuple[str, ...]:
-    """The columns that `plain_queue` does not have, as far as anybody lists them by name."""
+    """Return the columns that `queue_view` has and `plain_queue` does not."""
     return (
         "messages", "messages_ready", "messages_unacknowledged", "messages_details", "messages_ready_details",
         "messages_unacknowledged_details", "message_stats", "message_bytes", "message_bytes_ready", "messages_ram", "memory",
@@ -121,7 +122,7 @@ def _totals(queue: MessageQueue) -> dict[str, int]:
 
 @api.get("/api/queues/{vhost}/{name}", query=CHARTS)
 def queue(call: Call) -> dict[str, Any]:
-    """One queue, with its consumers and where its messages come from."""
+    """Return a queue with its consumers and the rates from each exchange."""
     vhost, found = _find(call)
     view = queue_view(found, vhost, call.statistics, call.span("lengths") or call.span("msg_rates"))
     owners = {client.session: client for client in call.node.clients if client.session is not None}
@@ -137,7 +138,7 @@ def queue(call: Call) -> dict[str, Any]:
 
 @api.add("PUT", "/api/queues/{vhost}/{name}", body=DECLARATION, answers={201: None, 204: None})
 def declare_queue(call: Call) -> Outcome:
-    """Declare a queue; one that is there must be the same."""
+    """Declare a queue. An existing queue must have the same properties."""
     vhost, fields, name = call.vhost, call.fields(), call.path["name"]
     is_durable, is_auto_delete = fields.flag("durable", default=True), fields.flag("auto_delete", default=False)
     arguments = fields.table("arguments")
@@ -151,16 +152,16 @@ def declare_queue(call: Call) -> Outcome:
 
 @api.add("DELETE", "/api/queues/{vhost}/{name}", query=("if-empty", "if-unused"))
 def delete_queue(call: Call) -> Outcome:
-    """Delete a queue; with `if-empty=true` or `if-unused=true` only where it is so."""
+    """Delete a queue. With `if-empty=true` or `if-unused=true`, only an empty or unused queue is deleted."""
     vhost, found = _find(call)
     with call.channel(vhost) as (channel, _):
         channel.declarer.delete_queue(found.name, if_unused=call.flag("if-unused"), if_empty=call.flag("if-empty"))
     return NO_CONTENT
 
 
-@api.collection("/api/queues/{vhost}/{name}/bindings")
+@api.collection("/api/queues/{vhost}/{name}/bindings", answers=LISTED_BINDINGS)
 def bindings_of_queue(call: Call) -> list[dict[str, Any]]:
-    """The bindings that lead to a queue, that of the default exchange first."""
+    """List the bindings of a queue, starting with the one of the default exchange."""
     vhost, found = _find(call)
     bindings = vhost.router.registry.bindings_to("queue", found.name)
     return [binding_view(binding) for binding in (Binding("", found.name, found.name, vhost=vhost.name), *bindings)]
@@ -168,7 +169,7 @@ def bindings_of_queue(call: Call) -> list[dict[str, Any]]:
 
 @api.add("DELETE", "/api/queues/{vhost}/{name}/contents")
 def purge_queue(call: Call) -> Outcome:
-    """Remove all ready messages."""
+    """Purge a queue: delete all ready messages."""
     vhost, found = _find(call)
     with call.channel(vhost) as (channel, _):
         channel.declarer.purge_queue(found.name)
@@ -181,7 +182,7 @@ def purge_queue(call: Call) -> Outcome:
     body={"type": "object", "required": ["action"], "properties": {"action": {"enum": ["sync", "cancel_sync"]}}},
 )
 def act_on_queue(call: Call) -> Outcome:
-    """RabbitMQ's actions on mirrors; on one node there is nothing to do for them."""
+    """Accept RabbitMQ's actions for mirrored queues. They have no effect on one node."""
     _find(call)
     action = call.fields().text("action")
     if action not in ("sync", "cancel_sync"):
@@ -191,7 +192,7 @@ def act_on_queue(call: Call) -> Outcome:
 
 @api.add("POST", "/api/queues/{vhost}/{name}/get", body=FETCH, answers={200: LIST})
 def get_messages(call: Call) -> list[dict[str, Any]]:
-    """Take messages from a queue, and put them back if asked to."""
+    """Get messages from a queue. `ackmode` decides whether they are requeued or removed."""
     vhost, found = _find(call)
     fields = call.fields()
     count, encoding = _count(fields), fields.text("encoding", "auto")
@@ -244,7 +245,7 @@ def _message(fetched: Fetched, encoding: str, truncate: int) -> dict[str, Any]:
     payload, payload_encoding = _encoded(body, encoding)
     try:
         properties = message.properties.to_dict()
-    except FrameError:  # headers that nobody can read; the rest can be shown
+    except FrameError:  # malformed headers; the other properties can still be shown
         properties = message.properties.without_headers()
     return {
         "payload_bytes": message.size,
@@ -274,19 +275,19 @@ def _encoded(body: bytes, encoding: str) -> tuple[str, str]:
 
 @api.add("POST", "/api/queues/{vhost}/{name}/move", body=MOVE, answers={200: OBJECT})
 async def move_messages(call: Call) -> dict[str, Any]:
-    """Move messages to the end of another queue, with their exchange, routing key and properties; how many it were.
+    """Move messages to the end of another queue. They keep their exchange, routing key and properties.
 
-    Each message leaves one queue and arrives in the other in one batch of the journal: it is never in both, nor in none.
+    Each message leaves one queue and enters the other in one batch of the journal: it is never in both queues or in neither.
     """
     vhost, source = _find(call)
     fields = call.fields()
     name, limit = fields.text("destination"), fields.integer("count", source.message_count)
     if name == source.name:
-        raise DefinitionsError("body.destination", f"expected another queue than {name!r} itself")
+        raise DefinitionsError("body.destination", f"expected a different queue, got the source {name!r}")
     if name not in vhost.queues:
         raise NotFoundError(f"no queue {name!r} in vhost {vhost.name!r}")
     if limit < 0:
-        raise DefinitionsError("body.count", f"expected a number above 0, got {describe(limit)}")
+        raise DefinitionsError("body.count", f"expected an integer above 0, got {describe(limit)}")
     moved = 0
     while moved < limit:
         with call.channel(vhost) as (channel, _):

@@ -1,4 +1,4 @@
-"""The reports that jobs of the pipeline left in a folder, to be listed and opened."""
+"""The reports of pipeline jobs in the folder given by `--reports`."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ TICKET_S = 60
 SECRET = secrets.token_bytes(32)
 TITLE = re.compile(r"<title>(.*?)</title>", re.DOTALL | re.IGNORECASE)
 TITLE_WITHIN = 4096
-# A report is a page of its own with its scripts in it. It may run them, but has no origin: nothing of ours is within its reach.
+# A report is an HTML page with inline scripts. The sandbox gives it an opaque origin: its scripts cannot reach the API.
 REPORT_POLICY = (
     "sandbox allow-scripts allow-downloads; default-src 'none'; script-src 'unsafe-inline'; "
     "style-src 'unsafe-inline'; img-src data:; frame-ancestors 'self'"
@@ -32,7 +32,7 @@ REPORT_POLICY = (
 
 @api.collection("/api/reports")
 def reports(call: Call) -> list[dict[str, Any]]:
-    """The reports in the folder that the broker was told of, the newest first."""
+    """List the reports in the broker's report folder, newest first."""
     folder = _folder(call)
     if folder is None or not folder.is_dir():
         return []
@@ -45,21 +45,21 @@ def reports(call: Call) -> list[dict[str, Any]]:
 
 @api.add("POST", "/api/reports/{name}/ticket", answers={200: OBJECT})
 def ticket(call: Call) -> dict[str, Any]:
-    """An address at which the report can be opened for a minute, as a browser opens pages without a password."""
+    """Return a path at which a browser can open the report without a password for one minute."""
     name = _find(call).name
     ends_at = int(time.time()) + TICKET_S
     return {"path": f"/reports/{ends_at}-{_seal(name, ends_at)}/{quote(name, safe='')}"}
 
 
 def serve_report(call: Call) -> Response:
-    """The report itself, for who has a ticket."""
+    """Return a report to the holder of a valid ticket."""
     ends_at, _, seal = call.path["ticket"].partition("-")
     name = call.path["name"]
     is_good = (
         ends_at.isascii() and ends_at.isdigit() and len(ends_at) < 12 and hmac.compare_digest(_seal(name, int(ends_at)), seal)
     )
     if not is_good or int(ends_at) < time.time():
-        raise UnauthenticatedError("expected a ticket that is less than a minute old; open the report from the page again")
+        raise UnauthenticatedError("the link to the report has expired: open the report from the Pipeline page again")
     headers = {"content-security-policy": REPORT_POLICY, "x-frame-options": "SAMEORIGIN"}
     return Response(_find(call).read_bytes(), media_type="text/html", headers=headers)
 

@@ -1,4 +1,4 @@
-"""A vhost as a picture has it: exchanges, queues and what leads from one to the other, with rates."""
+"""A vhost as a graph: exchanges, queues and the edges between them, with rates."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ KEYS_SHOWN = 5
 
 @api.get("/api/topology/{vhost}")
 def topology(call: Call) -> dict[str, Any]:
-    """All exchanges, queues and connections between them; bindings of the same two are one edge."""
+    """Return a vhost as a graph. All bindings between the same two objects form one edge."""
     vhost, statistics = call.vhost, call.statistics
     registry = vhost.router.registry
     edges = _edges(vhost)

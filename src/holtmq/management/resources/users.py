@@ -1,4 +1,4 @@
-"""Users, and what each may do in a vhost."""
+"""Users, permissions and topic permissions."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ ADMIN = Need.ADMINISTRATOR
 
 @api.collection("/api/users", need=ADMIN)
 def users(call: Call) -> Any:
-    """All users, with the hashes of their passwords."""
+    """List all users with their password hashes."""
     listing, every = call.listing, call.node.broker.authorization.users
     found = [user_to_json(user) for name, user in sorted(every.items()) if listing.matches(name)]
     return listing.apply(found, len(every))
@@ -47,7 +47,7 @@ def users(call: Call) -> Any:
 
 @api.collection("/api/users/without-permissions", need=ADMIN)
 def users_without_permissions(call: Call) -> list[dict[str, Any]]:
-    """Users that may enter no vhost."""
+    """List the users that cannot access any vhost."""
     accounts = call.node.broker.authorization
     permitted = {user for user, _ in accounts.permissions}
     return [user_to_json(user) for name, user in sorted(accounts.users.items()) if name not in permitted]
@@ -58,7 +58,7 @@ def delete_users(call: Call) -> Outcome:
     """Delete several users."""
     names = call.mapping().get("users")
     if not isinstance(names, list) or not all(isinstance(name, str) for name in names):
-        raise DefinitionsError("body.users", f"expected an array of names, got {describe(names)}")
+        raise DefinitionsError("body.users", f"expected an array of user names, got {describe(names)}")
     call.node.begin_turn()
     for name in names:
         if name in call.node.broker.authorization.users:
@@ -68,17 +68,17 @@ def delete_users(call: Call) -> Outcome:
 
 @api.get("/api/users/{user}", need=ADMIN)
 def user(call: Call) -> dict[str, Any]:
-    """One user."""
+    """Return a user."""
     return user_to_json(_find(call))
 
 
 @api.add("PUT", "/api/users/{user}", need=ADMIN, body=USER, answers={201: None, 204: None})
 def set_user(call: Call) -> Outcome:
-    """Add a user, or change one: with a password, with a hash of one, or with none, so that only a certificate will do."""
+    """Create or update a user. A user without a password can only log in with a certificate."""
     name, fields = call.path["user"], call.fields()
     document = call.mapping()
     if "tags" not in document:
-        raise DefinitionsError("body.tags", "expected the tags of the user, got nothing; an empty string for none")
+        raise DefinitionsError("body.tags", "expected the tags of the user, got nothing: use an empty string for none")
     tags = tags_of(document["tags"], "body.tags")
     password = fields.text("password", "")
     user = User.with_password(name, password, tags) if password else User(name, *password_hash(document, "body"), tags)
@@ -99,35 +99,35 @@ def delete_user(call: Call) -> Outcome:
 
 @api.collection("/api/users/{user}/permissions", need=ADMIN)
 def permissions_of_user(call: Call) -> list[dict[str, Any]]:
-    """What a user may do, in each vhost."""
+    """List the permissions of a user."""
     name = _find(call).name
     return [permission_to_json(each) for each in call.node.broker.authorization.permissions.values() if each.user == name]
 
 
 @api.collection("/api/users/{user}/topic-permissions", need=ADMIN)
 def topic_permissions_of_user(call: Call) -> list[dict[str, Any]]:
-    """Which routing keys a user may use, in each vhost."""
+    """List the topic permissions of a user."""
     name = _find(call).name
     return [permission_to_json(each) for each in call.node.broker.authorization.topic_permissions.values() if each.user == name]
 
 
 @api.collection("/api/permissions", need=ADMIN)
 def permissions(call: Call) -> list[dict[str, Any]]:
-    """Who may do what in which vhost."""
+    """List the permissions of all users."""
     return [permission_to_json(each) for _, each in sorted(call.node.broker.authorization.permissions.items())]
 
 
 @api.get("/api/permissions/{vhost}/{user}", need=ADMIN)
 def permission(call: Call) -> dict[str, Any]:
-    """What a user may do in a vhost."""
+    """Return the permissions of a user in a vhost."""
     return permission_to_json(_find_permission(call))
 
 
 @api.add("PUT", "/api/permissions/{vhost}/{user}", need=ADMIN, body=PERMISSION, answers={201: None, 204: None})
 def set_permission(call: Call) -> Outcome:
-    """Say what a user may do in a vhost: regular expressions for the names that each right extends to."""
+    """Set the permissions of a user in a vhost: regular expressions for the names that it can configure, write and read."""
     fields, key = call.fields(), (call.path["user"], call.path["vhost"])
-    patterns = [require_pattern(fields.text(right), f"body.{right}") for right in ("configure", "write", "read")]
+    patterns = [require_pattern(fields.text(name), f"body.{name}") for name in ("configure", "write", "read")]
     _require_both(call)
     is_new = key not in call.node.broker.authorization.permissions
     call.node.begin_turn()
@@ -137,7 +137,7 @@ def set_permission(call: Call) -> Outcome:
 
 @api.add("DELETE", "/api/permissions/{vhost}/{user}", need=ADMIN)
 def delete_permission(call: Call) -> Outcome:
-    """Take a user's rights in a vhost away."""
+    """Clear the permissions of a user in a vhost."""
     found = _find_permission(call)
     call.node.begin_turn()
     call.node.broker.remove_permission(found)
@@ -146,21 +146,21 @@ def delete_permission(call: Call) -> Outcome:
 
 @api.collection("/api/topic-permissions", need=ADMIN)
 def topic_permissions(call: Call) -> list[dict[str, Any]]:
-    """Who may use which routing keys."""
+    """List the topic permissions of all users."""
     return [permission_to_json(each) for _, each in sorted(call.node.broker.authorization.topic_permissions.items())]
 
 
 @api.collection("/api/topic-permissions/{vhost}/{user}", need=ADMIN)
 def topic_permissions_in_vhost_of_user(call: Call) -> list[dict[str, Any]]:
-    """Which routing keys a user may use in a vhost, by exchange."""
+    """List the topic permissions of a user in a vhost."""
     return [permission_to_json(each) for each in _find_topic_permissions(call)]
 
 
 @api.add("PUT", "/api/topic-permissions/{vhost}/{user}", need=ADMIN, body=TOPIC_PERMISSION, answers={201: None, 204: None})
 def set_topic_permission(call: Call) -> Outcome:
-    """Say which routing keys a user may use with an exchange."""
+    """Set the topic permissions of a user for an exchange: regular expressions for the routing keys that it can use."""
     fields, key = call.fields(), (call.path["user"], call.path["vhost"], call.fields().text("exchange"))
-    patterns = [require_pattern(fields.text(right), f"body.{right}") for right in ("write", "read")]
+    patterns = [require_pattern(fields.text(name), f"body.{name}") for name in ("write", "read")]
     _require_both(call)
     is_new = key not in call.node.broker.authorization.topic_permissions
     call.node.begin_turn()
@@ -170,7 +170,7 @@ def set_topic_permission(call: Call) -> Outcome:
 
 @api.add("DELETE", "/api/topic-permissions/{vhost}/{user}", need=ADMIN)
 def delete_topic_permissions(call: Call) -> Outcome:
-    """Take a user's restrictions to routing keys in a vhost away."""
+    """Clear the topic permissions of a user in a vhost."""
     found = _find_topic_permissions(call)
     call.node.begin_turn()
     for each in found:
@@ -180,7 +180,7 @@ def delete_topic_permissions(call: Call) -> Outcome:
 
 @api.add("DELETE", "/api/topic-permissions/{vhost}/{user}/{exchange}", need=ADMIN)
 def delete_topic_permission(call: Call) -> Outcome:
-    """Take a user's restriction to routing keys with one exchange away."""
+    """Clear the topic permissions of a user for an exchange."""
     found = [each for each in _find_topic_permissions(call) if each.exchange == call.path["exchange"]]
     if not found:
         raise NotFoundError(f"no topic permission of user {call.path['user']!r} for exchange {call.path['exchange']!r}")
@@ -201,7 +201,7 @@ def _require_both(call: Call) -> None:
 def _find_permission(call: Call) -> Permission:
     found = call.node.broker.authorization.permissions.get((call.path["user"], call.path["vhost"]))
     if found is None:
-        raise NotFoundError(f"user {call.path['user']!r} has no rights in vhost {call.path['vhost']!r}")
+        raise NotFoundError(f"user {call.path['user']!r} has no permissions in vhost {call.path['vhost']!r}")
     return found
 
 

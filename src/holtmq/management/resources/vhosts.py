@@ -1,4 +1,4 @@
-"""Vhosts."""
+"""Virtual hosts."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ VHOST = {
 
 @api.collection("/api/vhosts")
 def vhosts(call: Call) -> Any:
-    """The vhosts that the caller may enter, or all for who monitors."""
+    """List the vhosts that the user can access, or all vhosts if it has the tag monitoring."""
     listing, broker = call.listing, call.node.broker
     seen = [
         vhost for name, vhost in sorted(broker.vhosts.items()) if call.caller.sees_all_vhosts() or call.caller.may_enter(name)
@@ -45,13 +45,13 @@ def vhosts(call: Call) -> Any:
 
 @api.get("/api/vhosts/{vhost}")
 def vhost(call: Call) -> dict[str, Any]:
-    """One vhost."""
+    """Return a vhost."""
     return _view(call, _find(call))
 
 
 @api.add("PUT", "/api/vhosts/{vhost}", need=Need.ADMINISTRATOR, body=VHOST, answers={201: None, 204: None})
 def add_vhost(call: Call) -> Outcome:
-    """Add a vhost, or say something else of it. Who adds it may do everything in it."""
+    """Create or update a vhost. Its creator gets all permissions in it."""
     broker, name, fields = call.node.broker, call.path["vhost"], call.fields()
     document = call.mapping()
     fields.flag("tracing", default=False)
@@ -70,26 +70,26 @@ def add_vhost(call: Call) -> Outcome:
 
 @api.add("DELETE", "/api/vhosts/{vhost}", need=Need.ADMINISTRATOR)
 def delete_vhost(call: Call) -> Outcome:
-    """Delete a vhost with all that is in it, and close the connections to it."""
+    """Delete a vhost with everything in it, and close the connections to it."""
     found = _find(call)
     call.node.begin_turn()
     for client in list(call.node.clients):
         if client.session is not None and client.session.vhost is found:
-            client.close(ConnectionForcedError(f"vhost {found.name!r} is deleted"))
+            client.close(ConnectionForcedError(f"vhost {found.name!r} was deleted"))
     call.node.broker.remove_vhost(found.name)
     return NO_CONTENT
 
 
 @api.collection("/api/vhosts/{vhost}/permissions", need=Need.ADMINISTRATOR)
 def permissions_in_vhost(call: Call) -> list[dict[str, Any]]:
-    """Who may do what in a vhost."""
+    """List the permissions in a vhost."""
     name = _find(call).name
     return [permission_to_json(each) for each in call.node.broker.authorization.permissions.values() if each.vhost == name]
 
 
 @api.collection("/api/vhosts/{vhost}/topic-permissions", need=Need.ADMINISTRATOR)
 def topic_permissions_in_vhost(call: Call) -> list[dict[str, Any]]:
-    """Who may use which routing keys in a vhost."""
+    """List the topic permissions in a vhost."""
     name = _find(call).name
     return [
         permission_to_json(each) for each in call.node.broker.authorization.topic_permissions.values() if each.vhost == name
