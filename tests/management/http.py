@@ -1,12 +1,17 @@
-"""A client of the HTTP API that hides nothing: status, headers and JSON."""
+"""A client of the HTTP API that returns status, headers and JSON as they are."""
 
 from __future__ import annotations
 
 import base64
 import json
+import time
+from collections.abc import Callable
 from typing import Any, NamedTuple
 from urllib.error import HTTPError
+from urllib.parse import quote
 from urllib.request import Request, urlopen
+
+DEADLINE_S = 30.0
 
 
 class Answer(NamedTuple):
@@ -24,7 +29,7 @@ class Http:
         return Http(self.base, login)
 
     def call(self, method: str, path: str, body: Any = None, **headers: str) -> Answer:
-        """`body` may be bytes, for what is no JSON."""
+        """Send a request. A body of bytes is sent as it is, any other as JSON."""
         data = body if isinstance(body, bytes | None) else json.dumps(body).encode()
         request = Request(self.base + path, data, {"content-type": "application/json"}, method=method)
         if self.login is not None:
@@ -43,6 +48,17 @@ class Http:
         assert answer.status == 200, (path, answer)
         return answer.body
 
+    def get_until(self, path: str, holds: Callable[[Any], bool], timeout_s: float = DEADLINE_S) -> Any:
+        """Repeat a request until its answer satisfies a condition, and return the answer."""
+        deadline = time.monotonic() + timeout_s
+        while not holds(body := self.get(path)):
+            assert time.monotonic() < deadline, (path, body)
+        return body
+
+    def message_count(self, queue: str) -> int:
+        messages: int = self.get(f"/api/queues/%2F/{segment(queue)}")["messages"]
+        return messages
+
     def put(self, path: str, body: Any = None) -> int:
         return self.call("PUT", path, {} if body is None else body).status
 
@@ -51,6 +67,18 @@ class Http:
 
     def delete(self, path: str) -> int:
         return self.call("DELETE", path).status
+
+
+def segment(name: str) -> str:
+    """Encode a name for one segment of a path."""
+    return quote(name, safe="")
+
+
+def assert_answer(answer: Answer, status: int, reason: str) -> None:
+    """Check the status of an answer and, if it is an error, that its reason contains a text."""
+    assert answer.status == status, answer
+    if status >= 400:
+        assert reason in answer.body["reason"]
 
 
 def _answer(status: int, content: bytes, headers: Any) -> Answer:

@@ -1,0 +1,101 @@
+"""Queues over HTTP: their messages are fetched, moved and counted."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from tests.management.conftest import Node
+from tests.management.http import Http, assert_answer
+
+
+@pytest.mark.parametrize(
+    ("method", "path", "body", "status", "reason"),
+    [
+        ("PUT", "/api/queues/%2F/q", {"durable": "yes"}, 400, "body.durable: expected true or false, got string 'yes'"),
+        ("PUT", "/api/queues/%2F/q", {"arguments": []}, 201, ""),
+        ("PUT", "/api/queues/%2F/q", {"arguments": 3}, 400, "body.arguments: expected an object, got integer 3"),
+        ("PUT", "/api/queues/%2F/q", {"arguments": {"x-max-length": -1}}, 400, "x-max-length"),
+        ("PUT", "/api/queues/%2F/q", b"{oops", 400, "body: expected JSON"),
+        ("PUT", "/api/queues/%2F/q", [1], 400, "expected an object"),
+        ("PUT", "/api/queues/%2F/amq.mine", {}, 401, "reserved prefix"),
+        ("PUT", f"/api/queues/%2F/{'x' * 256}", {}, 400, "255"),
+        ("PUT", "/api/queues/nowhere/q", {}, 404, "no vhost 'nowhere'"),
+        ("GET", "/api/queues/%2F/none", None, 404, "no queue 'none' in vhost '/'"),
+        ("DELETE", "/api/queues/%2F/none/contents", None, 404, "no queue 'none'"),
+    ],
+)
+def test_invalid_queue_requests_are_refused_with_a_reason(
+    http: Http, method: str, path: str, body: Any, status: int, reason: str
+) -> None:
+    assert_answer(http.call(method, path, body), status, reason)
+
+
+def test_messages_are_moved_unchanged_and_in_order(node: Node) -> None:
+    http = node.http
+    for queue, arguments in (("from", {}), ("to", {"x-max-length": 7, "x-overflow": "reject-publish"}), ("large", {})):
+        http.put(f"/api/queues/%2F/{queue}", {"arguments": arguments})
+    http.post("/api/bindings/%2F/e/amq.topic/q/from", {"routing_key": "#"})
+    with node.connect() as amqp:
+        channel = amqp.channel()
+        for number in range(10):
+            channel.publish("amq.topic", f"k.{number}", b"%d" % number, headers={"n": number})
+        channel.settle()
+    assert http.post("/api/queues/%2F/from/move", {"destination": "to", "count": 3}).body == {"moved": 3}
+    assert http.post("/api/queues/%2F/from/move", {"destination": "to"}).body == {"moved": 4}  # then it is full
+    left = http.post("/api/queues/%2F/from/get", {"count": 9, "ackmode": "ack_requeue_true", "encoding": "auto"}).body
+    assert [(each["payload"], each["redelivered"]) for each in left] == [("7", False), ("8", False), ("9", False)]
+    assert http.post("/api/queues/%2F/to/move", {"destination": "large"}).body == {"moved": 7}
+    moved = http.post("/api/queues/%2F/large/get", {"count": 9, "ackmode": "ack_requeue_false", "encoding": "auto"}).body
+    assert [each["routing_key"] for each in moved] == [f"k.{number}" for number in range(7)]
+    assert [each["properties"]["headers"] for each in moved] == [{"n": number} for number in range(7)]
+    assert {each["exchange"] for each in moved} == {"amq.topic"}
+    assert http.post("/api/queues/%2F/from/move", {"destination": "from"}).status == 400
+    assert http.post("/api/queues/%2F/from/move", {"destination": "none"}).status == 404
+
+
+def test_malformed_headers_do_not_stop_the_broker(node: Node) -> None:
+    http = node.http
+    http.put("/api/queues/%2F/dead")
+    letters = {"x-dead-letter-exchange": "", "x-dead-letter-routing-key": "dead"}
+    http.put("/api/queues/%2F/brief", {"arguments": {"x-message-ttl": 50, **letters}})
+    node.put_unreadable("brief")
+    http.get_until("/api/queues/%2F/dead", lambda queue: queue["messages"] == 1)
+    (message,) = http.post("/api/queues/%2F/dead/get", {"count": 1, "ackmode": "ack_requeue_true", "encoding": "auto"}).body
+    assert message["properties"]["headers"]["x-first-death-reason"] == "expired"
+    node.put_unreadable("dead")
+    got = http.post("/api/queues/%2F/dead/get", {"count": 2, "ackmode": "ack_requeue_true", "encoding": "auto"})
+    assert [each["payload"] for each in got.body] == ["x", "x"]
+    assert http.put("/api/queues/%2F/next") == 201
+
+
+@pytest.mark.parametrize("overflow", ["drop-head", "reject-publish", "reject-publish-dlx"])
+def test_a_move_neither_loses_nor_duplicates_messages(node: Node, overflow: str) -> None:
+    http = node.http
+    for queue in ("from", "dead"):
+        http.put(f"/api/queues/%2F/{queue}")
+    letters = {"x-dead-letter-exchange": "", "x-dead-letter-routing-key": "dead"}
+    http.put("/api/queues/%2F/to", {"arguments": {"x-max-length": 2, "x-overflow": overflow, **letters}})
+    node.put_unreadable("from", 5)
+    for _ in range(3):
+        assert http.post("/api/queues/%2F/from/move", {"destination": "to"}).status == 200
+    expected = {"drop-head": (0, 2, 3)}.get(overflow, (3, 2, 0))
+    assert tuple(http.message_count(queue) for queue in ("from", "to", "dead")) == expected
+
+
+def test_bodies_in_memory_are_counted_until_the_messages_are_gone(node: Node) -> None:
+    http = node.http
+    for queue in ("q", "r"):
+        http.put(f"/api/queues/%2F/{queue}")
+    with node.connect() as amqp:
+        channel = amqp.channel()
+        channel.put("q", *[bytes(1000)] * 50)
+        channel.settle()
+    assert http.get("/api/nodes")[0]["bodies_in_memory"] == 50_000
+    http.post("/api/queues/%2F/q/move", {"destination": "r", "count": 20})
+    assert http.get("/api/nodes")[0]["bodies_in_memory"] == 50_000
+    http.delete("/api/queues/%2F/r/contents")
+    assert http.get("/api/nodes")[0]["bodies_in_memory"] == 30_000
+    http.delete("/api/queues/%2F/q")
+    assert http.get("/api/nodes")[0]["bodies_in_memory"] == 0

@@ -1,0 +1,178 @@
+"""What all requests have in common: names, limits, errors, TLS, other sites."""
+
+from __future__ import annotations
+
+import base64
+import json
+import logging
+import socket
+import ssl
+import subprocess
+import sys
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+from typing import Any
+from urllib.request import Request, urlopen
+
+import pytest
+import trustme
+
+from holtmq.config import Config
+from holtmq.server import server
+from holtmq.server.run import running
+from tests.amqp_client import Amqp
+from tests.management.conftest import Node, running_node
+from tests.management.http import Http, assert_answer, segment
+
+HARD_NAMES = ["<script>alert(1)</script>", "a/b", "100%", "ünï 🦦", "a?b#c&d=e", "'\"`", "..a", " ", "{x}", "%2F"]
+
+
+@pytest.mark.parametrize("name", HARD_NAMES)
+def test_names_may_contain_any_character(http: Http, name: str) -> None:
+    queue, exchange = f"/api/queues/%2F/{segment(name)}", f"/api/exchanges/%2F/{segment(name)}"
+    assert http.put(queue) == 201
+    assert http.put(queue) == 204
+    assert http.put(exchange, {"type": "topic"}) == 201
+    assert http.get(queue)["name"] == name
+    between = f"/api/bindings/%2F/e/{segment(name)}/q/{segment(name)}"
+    assert http.post(between, {"routing_key": name, "arguments": {name: name}}).status == 201
+    (binding,) = http.get(between)
+    assert (binding["routing_key"], binding["arguments"]) == (name, {name: name})
+    message = {"properties": {"headers": {name: name}}, "routing_key": name, "payload": name, "payload_encoding": "string"}
+    assert http.post(f"{exchange}/publish", message).body == {"routed": True}
+    (got,) = http.post(f"{queue}/get", {"count": 2, "ackmode": "ack_requeue_false", "encoding": "auto"}).body
+    assert (got["payload"], got["properties"]["headers"]) == (name, {name: name})
+    assert http.delete(f"{between}/{segment(binding['properties_key'])}") == 204
+    assert http.get(between) == []
+    assert http.delete(queue) == 204
+    assert http.delete(exchange) == 204
+    assert http.call("GET", queue).status == 404
+
+
+@pytest.mark.parametrize(
+    ("method", "path", "body", "status", "reason"),
+    [
+        ("GET", "/api/overview?msg_rates_age=9999999&msg_rates_incr=1", None, 400, "at most 1000 steps"),
+        ("GET", "/api/queues/%FF/q", None, 400, "UTF-8"),
+        ("GET", "/api/nothing", None, 404, "no resource at '/api/nothing'"),
+        ("GET", "/nothing", None, 404, "the web pages are at /"),
+        ("PATCH", "/api/queues", None, 405, "expected one of GET, HEAD, OPTIONS, got PATCH"),
+        ("POST", "/metrics", {}, 405, "expected GET or HEAD"),
+    ],
+)
+def test_malformed_requests_are_refused_with_a_reason(
+    http: Http, method: str, path: str, body: Any, status: int, reason: str
+) -> None:
+    assert_answer(http.call(method, path, body), status, reason)
+
+
+def test_a_body_that_is_too_large_is_refused_before_it_is_read(node: Node) -> None:
+    host, port = node.http.base.removeprefix("http://").split(":")
+    with socket.create_connection((host, int(port)), 10) as connection:
+        login = base64.b64encode(b"guest:guest").decode()
+        head = f"PUT /api/queues/%2F/q HTTP/1.1\r\nHost: {host}:{port}\r\nAuthorization: Basic {login}\r\n"
+        connection.sendall(f"{head}Content-Length: 999999999999\r\n\r\n".encode())
+        assert connection.recv(100).startswith(b"HTTP/1.1 413")
+
+
+def test_changes_survive_a_restart(tmp_path: Path) -> None:
+    path = str(tmp_path / "a.db")
+    with running_node(data=path) as node:
+        node.http.put("/api/vhosts/v", {"description": "kept"})
+        node.http.put("/api/parameters/c/v/n", {"value": [1]})
+        node.http.put("/api/users/u", {"password": "p", "tags": ["management"]})
+        node.http.put("/api/queues/v/q", {})
+        message = {"properties": {"delivery_mode": 2}, "routing_key": "q", "payload": "kept", "payload_encoding": "string"}
+        assert node.http.post("/api/exchanges/v/amq.default/publish", message).body == {"routed": True}
+    with running_node(data=path) as node:
+        assert node.http.get("/api/vhosts/v")["description"] == "kept"
+        assert node.http.get("/api/parameters/c/v/n")["value"] == [1]
+        assert node.http.as_user("u:p").get("/api/whoami")["name"] == "u"
+        assert node.http.get("/api/queues/v/q")["messages"] == 1
+        assert node.http.get("/api/queues/v/q")["message_stats"] == {}  # counted since the start
+
+
+def test_requests_from_other_sites_are_refused(http: Http) -> None:
+    assert http.call("PUT", "/api/queues/%2F/q", {}, origin="https://evil.example").status == 403
+    assert http.call("PUT", "/api/queues/%2F/q", {}, origin=http.base).status == 201
+    assert http.call("GET", "/api/whoami", host="evil.example").status == 403
+    assert http.call("GET", "/api/whoami", host=f"localhost:{http.base.rsplit(':', 1)[1]}").status == 200
+    answer = http.call("GET", "/")
+    for header in ("content-security-policy", "x-content-type-options", "x-frame-options", "referrer-policy"):
+        assert answer.headers[header]
+    assert "'unsafe" not in answer.headers["content-security-policy"]
+
+
+def test_over_tls(tmp_path: Path) -> None:
+    authority = trustme.CA()
+    certificate = str(tmp_path / "server.pem")
+    in_ten_days = datetime.now(UTC) + timedelta(days=10)
+    authority.issue_cert("127.0.0.1", not_after=in_ten_days).private_key_and_cert_chain_pem.write_to_path(certificate)
+    with running_node(http_port=-1, https_port=0, tls_certificate=certificate, tls_key=certificate) as node:
+        context = ssl.create_default_context()
+        authority.configure_trust(context)
+        login = base64.b64encode(b"guest:guest").decode()
+        request = Request(f"{node.http.base}/api/health/checks/certificate-expiration/1/days")
+        request.add_header("authorization", f"Basic {login}")
+        with urlopen(request, context=context, timeout=10) as response:
+            assert json.loads(response.read()) == {"status": "ok"}
+        request.full_url = request.full_url.replace("1/days", "2/weeks")
+        with pytest.raises(Exception, match="503"):
+            urlopen(request, context=context, timeout=10)
+
+
+@pytest.mark.parametrize(
+    ("method", "path", "body", "headers", "status"),
+    [
+        ("GET", "/api/queues/{}", None, {}, 404),
+        ("POST", "/api/definitions", {}, {"origin": "http://["}, 403),
+        ("GET", f"/reports/{'9' * 5000}-x/a", None, {}, 401),
+        ("GET", "/api/queues?page=1&use_regex=true&name=a{99999999999999999999}", None, {}, 200),
+        ("PUT", "/api/policies/%2F/p", {"pattern": "(" * 3000 + ")" * 3000, "definition": {"max-length": 1}}, {}, 400),
+        ("POST", "/api/exchanges/%2F/amq.direct/publish", {"routing_key": "k" * 300, "payload": ""}, {}, 400),
+        (
+            "POST",
+            "/api/exchanges/%2F/amq.direct/publish",
+            {"routing_key": "", "payload": "", "properties": {"type": "t" * 300}},
+            {},
+            400,
+        ),
+        ("DELETE", "/api/topic-permissions/%2F/guest/", None, {}, 404),
+    ],
+)
+def test_unusual_requests_get_an_answer(
+    http: Http, method: str, path: str, body: Any, headers: dict[str, str], status: int
+) -> None:
+    answer = http.call(method, path, body, **headers)
+    assert answer.status == status, answer
+
+
+def test_deeply_nested_arguments_do_not_stop_the_broker(http: Http) -> None:
+    nested: Any = 1
+    for _ in range(300):
+        nested = {"x": nested}
+    assert http.call("PUT", "/api/queues/%2F/q", {"arguments": nested}).status in (201, 400)
+    assert http.call("GET", "/api/queues").status == 200
+
+
+def test_an_oversized_request_head_is_refused(node: Node) -> None:
+    host, port = node.http.base.removeprefix("http://").split(":")
+    with socket.create_connection((host, int(port)), 10) as connection:
+        connection.sendall(b"GET / HTTP/1.1\r\n")
+        connection.sendall((b"x: " + b"y" * 4000 + b"\r\n") * 50)
+        assert connection.recv(100).startswith(b"HTTP/1.1 400")
+
+
+def test_an_explicit_port_that_is_in_use_is_an_error(caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+        port = listener.getsockname()[1]
+        command = [sys.executable, "-m", "holtmq", "serve", "--data", ":memory:", "--amqp-port", "0", "--http-port", str(port)]
+        done = subprocess.run(command, capture_output=True, text=True, timeout=30)
+        assert done.returncode == 1
+        assert done.stderr == f"holtmq: 127.0.0.1:{port}: cannot listen for HTTP: Address already in use\n"
+        monkeypatch.setattr(server, "DEFAULT_HTTP_PORT", port)
+        config = Config(data=":memory:", amqp_port=0, http_port=port)
+        with caplog.at_level(logging.WARNING), running(config) as started:
+            assert started.http_address is None
+            Amqp(int(started.address.rsplit(":", 1)[1])).close()
+        assert "choose a port with --http-port" in caplog.text
