@@ -169,6 +169,7 @@ def _node(node: Node) -> dict[str, Any]:
         ],
         "applications": [{"name": "holtmq", "description": "HoltMQ", "version": version("holtmq")}],
         "db_dir": config.data,
+        "reports_dir": config.reports,
         "config_files": [],
         "log_files": ["<stderr>"],
         "enabled_plugins": ["rabbitmq_management", "rabbitmq_prometheus"],

@@ -1,6 +1,6 @@
-// Requests to the broker. A login is kept for as long as the tab lives, and sent with every request; there are no cookies.
+// Requests to the broker. Credentials are kept until the tab is closed and sent with every request; there are no cookies.
 
-// Browsers fold the segments "." and "..", however they are encoded: better nothing than another resource.
+// Browsers resolve the segments "." and ".." even if they are encoded: request a path that does not exist, not another resource.
 const UNSPEAKABLE = "/api/browsers-cannot-send-this-name";
 const STORED = "holtmq.login";
 
@@ -20,13 +20,13 @@ export const login = {
   forget: () => sessionStorage.removeItem(STORED),
 };
 
-/** The address of a resource; each segment may hold anything, slashes included. */
+/** The path of a resource. A segment may contain any character, including slashes. */
 export function at(...segments) {
   if (segments.some((segment) => segment === "." || segment === "..")) return UNSPEAKABLE;
   return "/api/" + segments.map(encodeURIComponent).join("/");
 }
 
-/** The name of an exchange in an address: the default exchange has none of its own. */
+/** The name of an exchange in a path. The default exchange, whose name is empty, has a special one. */
 export const exchangeName = (name) => name || "amq.default";
 
 export function query(url, parameters) {
@@ -46,7 +46,7 @@ export async function call(method, url, body) {
       body: body === undefined ? undefined : typeof body === "string" ? body : JSON.stringify(body),
     });
   } catch {
-    throw new ApiError(0, "The broker does not answer. Is it running?");
+    throw new ApiError(0, "The broker does not respond. Check that it is running.");
   }
   const text = await response.text();
   if (response.ok) return text ? JSON.parse(text) : null;
@@ -54,7 +54,7 @@ export async function call(method, url, body) {
   try {
     reason = JSON.parse(text).reason ?? reason;
   } catch {
-    // not JSON: the text will have to do
+    // not JSON: show the text as it is
   }
   throw new ApiError(response.status, reason);
 }

@@ -1,20 +1,24 @@
-// Charts over time, in the colours of the page.
+// Charts over time, in the colours of the theme.
 
 import { html, useEffect, useRef } from "./html.js";
 import uPlot from "../vendor/uplot/uplot.js";
-import { count, rate } from "./format.js";
+import { clock, count, rate } from "./format.js";
 
 const COLOURS = ["--accent", "--blue", "--orange", "--violet"];
-const HEIGHT = 190;
+const HEIGHT = 180;
 const SHORTEST_S = 60;
 
-/** At least a minute, also where there is nothing to show yet. */
-function timeRange(_, low, high) {
-  const end = high > SHORTEST_S ? high : Date.now() / 1000;
-  return [Math.min(low > SHORTEST_S ? low : end, end - SHORTEST_S), end];
+/** At least one minute. */
+const timeRange = (_, low, high) => [Math.min(low, high - SHORTEST_S), high];
+
+/** The times of the points, but two at least: the time axis of a chart with fewer points would span a day or more. */
+function timesOf(points) {
+  if (points.length > 1) return points.map(([at]) => at);
+  const end = points[0]?.[0] ?? Date.now() / 1000;
+  return [end - SHORTEST_S, end];
 }
 
-/** RabbitMQ's samples of counters, newest first, as growth a second, oldest first. */
+/** Convert RabbitMQ's samples of a counter, newest first, to rates per second, oldest first. */
 export function asRates(samples = []) {
   const points = [];
   for (let place = samples.length - 2; place >= 0; place -= 1) {
@@ -27,13 +31,13 @@ export function asRates(samples = []) {
 
 export const asLevels = (samples = []) => samples.map((each) => [each.timestamp / 1000, each.sample]).reverse();
 
-/** Lines is {label: points}; all have the same times. */
+/** A line chart. `lines` maps labels to points; all lines have the same times. */
 export function Chart({ title, lines, isRate = false }) {
   const place = useRef(null);
   const plot = useRef(null);
   const labels = Object.keys(lines);
-  const times = lines[labels[0]].map(([at]) => at);
-  const data = [times, ...labels.map((label) => lines[label].map(([, value]) => value))];
+  const times = timesOf(lines[labels[0]]);
+  const data = [times, ...labels.map((label) => times.map((_, place) => lines[label].at(place - times.length)?.[1] ?? null))];
   const show = isRate ? rate : count;
   useEffect(() => {
     const style = getComputedStyle(document.documentElement);
@@ -45,7 +49,7 @@ export function Chart({ title, lines, isRate = false }) {
       legend: { show: false },
       cursor: { y: false },
       scales: { x: { range: timeRange }, y: { range: (_, low, high) => [0, Math.max(high * 1.1, 1)] } },
-      axes: [axis, { ...axis, size: 64, values: (_, values) => values.map(show) }],
+      axes: [{ ...axis, size: 28, space: 90, values: ({ scales: { x } }, values) => values.map((at) => (at - x.min < (x.max - x.min) / 20 ? "" : clock(at * 1000))) }, { ...axis, size: 64, values: (_, values) => values.map(show) }],
       series: [{}, ...labels.map((label, at) => ({ label, stroke: style.getPropertyValue(COLOURS[at]), width: 2, points: { show: false } }))],
     };
     plot.current = new uPlot(options, data, place.current);

@@ -1,4 +1,4 @@
-// Numbers, sizes and times as people read them.
+// Numbers, sizes and times in readable form.
 
 const number = new Intl.NumberFormat("en");
 
@@ -28,6 +28,12 @@ export function duration(ms) {
   return `${Math.floor(s / 86400)} d ${Math.floor((s % 86400) / 3600)} h`;
 }
 
-export const moment = (value) => new Date(value).toLocaleString();
+const dateAndTime = new Intl.DateTimeFormat("en-CA", { year: "numeric", month: "2-digit", day: "2-digit", hour: "2-digit", minute: "2-digit", second: "2-digit", hourCycle: "h23" });
+const time = new Intl.DateTimeFormat("en", { hour: "2-digit", minute: "2-digit", second: "2-digit", hourCycle: "h23" });
+
+/** A point in time in the browser's time zone: 2024-01-31 12:00:00. */
+export const moment = (value) => dateAndTime.format(new Date(value)).replace(",", "");
+
+export const clock = (value) => time.format(new Date(value));
 
 export const rateOf = (stats, name) => stats?.[`${name}_details`]?.rate ?? 0;

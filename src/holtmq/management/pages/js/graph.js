@@ -1,4 +1,4 @@
-// A graph of exchanges and queues as a picture: laid out from left to right, to be moved and zoomed, each node a button.
+// A graph of exchanges and queues, laid out from left to right. It can be panned and zoomed; each node is a button.
 
 import { html, useEffect, useMemo, useRef, useState } from "./html.js";
 import dagre from "../vendor/dagre/dagre.js";
@@ -6,29 +6,35 @@ import dagre from "../vendor/dagre/dagre.js";
 const NODE_HEIGHT = 40;
 const LETTER_PX = 7.4;
 const LONGEST_NAME = 30;
+const SMALL_LETTER_PX = 6.4;
+const LABEL_HEIGHT = 16;
 const LEAST_SCALE = 0.4;
 const START_SCALE = 0.75;
+const LARGEST_SCALE = 1.35;
 const ARROW = "M0,0 L8,4 L0,8 z";
 
 export const shorten = (name) => (name.length > LONGEST_NAME ? `${name.slice(0, LONGEST_NAME - 9)}…${name.slice(-8)}` : name);
 
-/** Where everything goes. Nodes are {id, label, sub}, edges {from, to, label}. */
+/** Compute the position of everything. Nodes are {id, label, sub}, edges {from, to, label}. A label gets space of its own. */
 export function layOut(nodes, edges) {
   const graph = new dagre.graphlib.Graph({ multigraph: true });
-  graph.setGraph({ rankdir: "LR", nodesep: 14, ranksep: 110, edgesep: 8, marginx: 16, marginy: 16, ranker: edges.length > 600 ? "longest-path" : "network-simplex" });
+  graph.setGraph({ rankdir: "LR", nodesep: 14, ranksep: edges.some((edge) => edge.label) ? 64 : 110, edgesep: 8, marginx: 16, marginy: 16, ranker: edges.length > 600 ? "longest-path" : "network-simplex" });
   graph.setDefaultEdgeLabel(() => ({}));
   for (const node of nodes) {
-    const width = Math.max(shorten(node.label).length * LETTER_PX, (node.sub ?? "").length * 6.2) + 26;
+    const width = Math.max(shorten(node.label).length * LETTER_PX, (node.sub ?? "").length * SMALL_LETTER_PX) + 26;
     graph.setNode(node.id, { width, height: NODE_HEIGHT });
   }
-  edges.forEach((edge, place) => graph.setEdge(edge.from, edge.to, {}, String(place)));
+  edges.forEach((edge, place) => {
+    const size = edge.label ? { width: edge.label.length * SMALL_LETTER_PX + 10, height: LABEL_HEIGHT, labelpos: "c" } : {};
+    graph.setEdge(edge.from, edge.to, size, String(place));
+  });
   dagre.layout(graph);
   const { width = 0, height = 0 } = graph.graph();
   return {
     width: Number.isFinite(width) ? width : 100,
     height: Number.isFinite(height) ? height : 100,
     nodes: new Map(nodes.map((node) => [node.id, graph.node(node.id)])),
-    edges: edges.map((edge, place) => graph.edge(edge.from, edge.to, String(place)).points),
+    edges: edges.map((edge, place) => graph.edge(edge.from, edge.to, String(place))),
   };
 }
 
@@ -43,16 +49,22 @@ function curve(points) {
   return `${path} L${rest.at(-1).x},${rest.at(-1).y}`;
 }
 
-/** The picture. Classes come from `kind` of nodes and edges; `structure` changes when the layout has to. */
-export function Graph({ title, nodes, edges, structure, onPick, isStill = false }) {
+/** The drawing. `kind` of a node or edge gives its classes; the layout is computed again when `structure` changes. */
+export function Graph({ title, nodes, edges, structure, onPick, legend, isStill = false }) {
   const layout = useMemo(() => layOut(nodes, edges), [structure]);
   const [view, setView] = useState(null);
   const picture = useRef(null);
   const drag = useRef(null);
   const whole = { x: 0, y: 0, width: Math.max(layout.width, 240), height: Math.max(layout.height, 80) };
-  const readable = () => {
+  const fitted = () => {
     const box = picture.current.getBoundingClientRect();
-    if (isStill || Math.min(box.width / whole.width, box.height / whole.height) >= LEAST_SCALE) return null;
+    const [width, height] = [Math.max(whole.width, box.width / LARGEST_SCALE), Math.max(whole.height, box.height / LARGEST_SCALE)];
+    return { x: (whole.width - width) / 2, y: (whole.height - height) / 2, width, height };
+  };
+  const readable = () => {
+    if (isStill) return null;
+    const box = picture.current.getBoundingClientRect();
+    if (Math.min(box.width / whole.width, box.height / whole.height) >= LEAST_SCALE) return fitted();
     return { x: 0, y: 0, width: box.width / START_SCALE, height: box.height / START_SCALE };
   };
   useEffect(() => setView(readable()), [structure]);
@@ -95,16 +107,19 @@ export function Graph({ title, nodes, edges, structure, onPick, isStill = false 
     </g>`;
   };
   const drawEdge = (edge, place) => {
-    const points = layout.edges[place];
+    const { points } = layout.edges[place] ?? {};
     if (!points) return null;
-    const middle = points[Math.floor(points.length / 2)];
-    return html`<g key=${`${edge.from}>${edge.to}>${place}`} class=${`edge ${edge.kind ?? ""}`}><title>${edge.title ?? edge.label ?? ""}</title><path d=${curve(points)} marker-end="url(#arrow)" style=${edge.width ? { strokeWidth: edge.width } : {}} />${edge.label && html`<text text-anchor="middle" x=${middle.x} y=${middle.y - 5}>${edge.label}</text>`}</g>`;
+    return html`<g key=${`${edge.from}>${edge.to}>${place}`} class=${`edge ${edge.kind ?? ""}`}><title>${edge.title ?? edge.label ?? ""}</title><path d=${curve(points)} marker-end="url(#arrow)" style=${edge.width ? { strokeWidth: edge.width } : {}} /></g>`;
+  };
+  const drawLabel = (edge, place) => {
+    const { x, y } = layout.edges[place] ?? {};
+    return edge.label && x !== undefined && html`<text key=${`${edge.from}>${edge.to}>${place}`} class=${`edge-label ${edge.kind ?? ""}`} text-anchor="middle" x=${x} y=${y + 4}>${edge.label}</text>`;
   };
   return html`<div class="map">
+    ${!isStill && html`<div class="tools">${legend}<div class="row"><button aria-label="Zoom in" onClick=${() => zoom(0.75)}>+</button><button aria-label="Zoom out" onClick=${() => zoom(1.33)}>−</button><button onClick=${() => setView(fitted())}>Fit</button></div></div>`}
     <svg ref=${picture} class=${isStill ? "still" : ""} viewBox=${`${shown.x} ${shown.y} ${shown.width} ${shown.height}`} role="group" aria-label=${title} style=${isStill ? { maxHeight: "26rem", maxWidth: `${whole.width * 1.2}px` } : {}} ...${pan}>
       <defs><marker id="arrow" markerWidth="8" markerHeight="8" refX="7" refY="4" orient="auto" markerUnits="userSpaceOnUse"><path d=${ARROW} fill="#8a9691" /></marker></defs>
-      ${edges.map(drawEdge)}${nodes.map(drawNode)}
+      ${edges.map(drawEdge)}${edges.map(drawLabel)}${nodes.map(drawNode)}
     </svg>
-    ${!isStill && html`<div class="tools"><button aria-label="Zoom in" onClick=${() => zoom(0.75)}>+</button><button aria-label="Zoom out" onClick=${() => zoom(1.33)}>−</button><button onClick=${() => setView(whole)}>Whole picture</button></div>`}
   </div>`;
 }

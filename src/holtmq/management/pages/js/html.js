@@ -1,2 +1,2 @@
-// The one place that names the view library.
+// The only module that imports the view library.
 export { html, render, useEffect, useLayoutEffect, useMemo, useRef, useState, useCallback } from "../vendor/preact/htm-preact.js";

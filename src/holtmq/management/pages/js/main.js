@@ -1,4 +1,4 @@
-// The shell around all pages: who is logged in, where we are, light or dark.
+// The shell around all pages: login, navigation and theme.
 
 import { html, render, useEffect, useRef, useState } from "./html.js";
 import { get, login } from "./api.js";
@@ -65,7 +65,7 @@ function Side({ name, user, onTheme, onLeave }) {
     <nav aria-label="Pages">${groups.map((group) => html`<div class="group" id=${`group-${group}`}>${group}</div><ul aria-labelledby=${`group-${group}`}>
       ${allowed.filter(([, page]) => page.group === group).map(([key, page]) => html`<li><a href=${link(key)} aria-current=${key === name ? "page" : undefined}>${page.title}</a></li>`)}
     </ul>`)}</nav>
-    <div class="foot"><span>${user.name} (${user.tags.join(", ")})</span><div class="row"><button onClick=${onTheme}>Light or dark</button><button onClick=${onLeave}>Log out</button></div><a href="/api/">HTTP API</a></div>
+    <div class="foot"><span>${user.name} (${user.tags.join(", ")})</span><div class="row"><button onClick=${onTheme} title="Switch between the light and the dark theme">Theme</button><button onClick=${onLeave}>Log out</button></div><a href="/api/">HTTP API</a></div>
   </header>`;
 }
 
@@ -105,11 +105,11 @@ function App() {
     setUser(null);
   };
   const Shown = rest.length && page?.one ? page.one : page?.list;
-  return html`<a class="skip" href="#content" onClick=${(event) => { event.preventDefault(); main.current.focus(); }}>Skip to the content</a>
+  return html`<a class="skip" href="#content" onClick=${(event) => { event.preventDefault(); main.current.focus(); }}>Skip to content</a>
     <div class="shell">
       <${Side} name=${name} user=${user} onTheme=${onTheme} onLeave=${onLeave} />
       <main id="content" tabindex="-1" ref=${main} key=${place.segments.join("/")}>
-        ${Shown ? html`<${Shown} user=${user} of=${rest} query=${place.query} />` : html`<h1>Not found</h1><p>There is no page “${name}”.</p>`}
+        ${Shown ? html`<${Shown} user=${user} of=${rest} query=${place.query} />` : html`<h1>Not found</h1><p>The page “${name}” does not exist.</p>`}
       </main>
     </div><${Toasts} />`;
 }

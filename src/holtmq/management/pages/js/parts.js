@@ -1,4 +1,4 @@
-// The parts that pages are made of.
+// Components shared by the pages.
 
 import { html, useEffect, useRef, useState } from "./html.js";
 import { call, query } from "./api.js";
@@ -11,19 +11,20 @@ export const Failure = ({ error }) => (error ? html`<p class="note error" role="
 
 export const Tag = ({ kind = "", children }) => html`<span class=${`tag ${kind}`}>${children}</span>`;
 
-export const Figure = ({ label, value }) => html`<div class="figure"><b>${value}</b><span>${label}</span></div>`;
+export const Figure = ({ label, value, href }) => (href ? html`<a class="figure" href=${href}><b>${value}</b><span>${label}</span></a>` : html`<div class="figure"><b>${value}</b><span>${label}</span></div>`);
 
 export function Facts({ of }) {
   const rows = Object.entries(of).filter(([, value]) => value !== null && value !== undefined && value !== "");
   return html`<dl class="facts">${rows.map(([name, value]) => html`<dt>${name}</dt><dd>${value}</dd>`)}</dl>`;
 }
 
-/** What tells a row from others, so that an open question stays with the row that it was asked of. */
+/** The identity of a row. An open dialog stays with its row when the list changes. */
 const rowKey = (row) => [row.vhost, row.user, row.source, row.destination, row.properties_key, row.name, row.exchange, row.queue?.name, row.consumer_tag, row.channel_details?.name, row.protocol, row.port].join("\u0000");
 
-/** A table of what there is; columns are {label, show, number, sort}. The first one heads the row. */
-export function Table({ caption, columns, rows, sort, onSort, empty = "Nothing here." }) {
-  if (!rows.length) return html`<p class="quiet">${empty}</p>`;
+/** A table. Columns are {label, show, number, sort, has}; the first one is the header of its row. A column with `has` is shown only if a row has a value for it. */
+export function Table({ caption, columns: possible, rows, sort, onSort, empty = "No entries." }) {
+  if (!rows.length) return html`<div class="empty">${empty}</div>`;
+  const columns = possible.filter((column) => !column.has || rows.some(column.has));
   const heading = (column) => {
     if (!column.label) return html`<span class="visually-hidden">Actions</span>`;
     if (!onSort || !column.sort) return column.label;
@@ -44,20 +45,20 @@ export function Table({ caption, columns, rows, sort, onSort, empty = "Nothing h
   </div>`;
 }
 
-/** A list that the broker filters, sorts and cuts into pages. */
-export function Listing({ caption, url, columns, empty, initialSort = "name", parameters = {}, version = 0, actions }) {
+/** A list that the broker filters, sorts and paginates. */
+export function Listing({ caption, url, columns, empty, initialSort = "name", parameters = {}, version = 0, actions, filters }) {
   const [name, setName] = useState("");
   const [isRegex, setIsRegex] = useState(false);
   const [sort, setSort] = useState({ by: initialSort, reverse: false });
   const [page, setPage] = useState(1);
   const settled = useDebounced(name, 250);
-  useEffect(() => setPage(1), [settled, isRegex, url]);
+  useEffect(() => setPage(1), [settled, isRegex, url, JSON.stringify(parameters)]);
   const address = query(url, {
     ...parameters, page, page_size: PAGE_SIZE, name: settled, use_regex: isRegex, sort: sort.by, sort_reverse: sort.reverse, pagination: true,
   });
   const { data, error, reload } = useResource(address);
   useEffect(() => void (version && reload()), [version]);
-  useEffect(() => void (error && page > 1 && /beyond/.test(error.message) && setPage(1)), [error]);
+  useEffect(() => void (error && page > 1 && /out of range/.test(error.message) && setPage(1)), [error]);
   const onSort = (by) => setSort((old) => ({ by, reverse: old.by === by ? !old.reverse : false }));
   const last = useRef(null);
   if (data) last.current = data;
@@ -66,13 +67,14 @@ export function Listing({ caption, url, columns, empty, initialSort = "name", pa
     <div class="row spread" style=${{ marginBottom: ".6rem" }}>
       <div class="row" role="search">
         <label class="row"><span class="quiet">Filter</span><input type="search" value=${name} onInput=${(event) => setName(event.target.value)} aria-label=${`Filter ${caption} by name`} /></label>
-        <label class="check small"><input type="checkbox" checked=${isRegex} onChange=${(event) => setIsRegex(event.target.checked)} /> regular expression</label>
+        <label class="check small"><input type="checkbox" checked=${isRegex} onChange=${(event) => setIsRegex(event.target.checked)} /> Regular expression</label>
+        ${filters}
         <span class="quiet small" role="status">${shown ? `${count(shown.filtered_count)} of ${count(shown.total_count)}` : ""}</span>
       </div>
       <div class="row">${actions}</div>
     </div>
     <${Failure} error=${error} />
-    ${shown && html`<${Table} caption=${caption} columns=${columns(reload)} rows=${shown.items} sort=${sort} onSort=${onSort} empty=${settled ? "Nothing matches." : empty} />`}
+    ${shown && html`<${Table} caption=${caption} columns=${columns(reload)} rows=${shown.items} sort=${sort} onSort=${onSort} empty=${settled ? "No matches." : empty} />`}
     ${shown && shown.page_count > 1 && html`<nav class="row" aria-label=${`Pages of ${caption}`} style=${{ marginTop: ".6rem" }}>
       <button disabled=${page <= 1} onClick=${() => setPage(page - 1)}>Previous</button>
       <span>Page ${shown.page} of ${shown.page_count}</span>
@@ -81,7 +83,7 @@ export function Listing({ caption, url, columns, empty, initialSort = "name", pa
   </section>`;
 }
 
-/** A window over the page; it keeps the keyboard to itself until it is closed. */
+/** A modal dialog. */
 export function Dialog({ title, onClose, children }) {
   const dialog = useRef(null);
   useEffect(() => {
@@ -95,7 +97,7 @@ export function Dialog({ title, onClose, children }) {
   </dialog>`;
 }
 
-/** A button that opens a dialog; `children` is called with what closes it. */
+/** A button that opens a dialog. `children` is called with a function that closes it. */
 export function Opens({ label, title = label, kind = "", children }) {
   const [isOpen, setIsOpen] = useState(false);
   const close = () => setIsOpen(false);
@@ -103,7 +105,7 @@ export function Opens({ label, title = label, kind = "", children }) {
     ${isOpen && html`<${Dialog} title=${title} onClose=${close}>${children(close)}<//>`}`;
 }
 
-/** A form that sends something; what goes wrong stands where it happened. */
+/** A form. It shows an error beside its button. */
 export function Form({ submit, label, done, children, kind = "primary" }) {
   const [error, setError] = useState(null);
   const [isBusy, setIsBusy] = useState(false);
@@ -123,7 +125,7 @@ export function Form({ submit, label, done, children, kind = "primary" }) {
   return html`<form class="form" onSubmit=${onSubmit}>${children}<${Failure} error=${error} /><div class="row end"><button class=${kind} disabled=${isBusy}>${label}</button></div></form>`;
 }
 
-/** A button for what cannot be undone: it asks first. */
+/** A button for an action that cannot be undone. It asks for confirmation. */
 export function Confirmed({ label, question, act, kind = "danger", ariaLabel }) {
   const [isOpen, setIsOpen] = useState(false);
   const close = () => setIsOpen(false);
@@ -137,7 +139,7 @@ export const Text = ({ label, hint, ...rest }) => html`<${Field} label=${label} 
 
 export const Check = ({ label, ...rest }) => html`<label class="check"><input type="checkbox" ...${rest} /> ${label}</label>`;
 
-/** Its name is said again: the text of a label around a list would be that of all its options too. */
+/** A drop-down list. It needs aria-label, because the text of the label element would include all options. */
 export const Choice = ({ label, options, ...rest }) =>
   html`<${Field} label=${label}><select aria-label=${label} ...${rest}>${options.map((option) => html`<option value=${option.value ?? option}>${option.label ?? option}</option>`)}</select><//>`;
 
@@ -153,11 +155,11 @@ const READERS = {
     return value === "true";
   },
   JSON: (value) => JSON.parse(value),
-  nothing: () => null,
+  null: () => null,
 };
 
-/** Names with typed values, as AMQP tables have them. */
-export function Arguments({ legend = "Arguments", suggestions = [], value, onChange }) {
+/** An editor for a table of names with typed values. */
+export function Arguments({ legend = "Arguments", noun = "argument", suggestions = [], value, onChange }) {
   const id = useRef(`names-${Math.random().toString(36).slice(2)}`).current;
   const change = (place, part) => onChange(value.map((row, at) => (at === place ? { ...row, ...part } : row)));
   return html`<fieldset><legend>${legend}</legend>
@@ -165,10 +167,10 @@ export function Arguments({ legend = "Arguments", suggestions = [], value, onCha
     ${value.map((row, place) => html`<div class="argument">
       <input aria-label=${`${legend} ${place + 1}: name`} placeholder="name" list=${id} value=${row.name} onInput=${(event) => change(place, { name: event.target.value })} />
       <select aria-label=${`${legend} ${place + 1}: type`} value=${row.type} onChange=${(event) => change(place, { type: event.target.value })}>${Object.keys(READERS).map((type) => html`<option value=${type}>${type}</option>`)}</select>
-      <input aria-label=${`${legend} ${place + 1}: value`} placeholder="value" value=${row.text} disabled=${row.type === "nothing"} onInput=${(event) => change(place, { text: event.target.value })} />
+      <input aria-label=${`${legend} ${place + 1}: value`} placeholder="value" value=${row.text} disabled=${row.type === "null"} onInput=${(event) => change(place, { text: event.target.value })} />
       <button type="button" aria-label=${`Remove ${legend} ${place + 1}`} onClick=${() => onChange(value.filter((_, at) => at !== place))}>×</button>
     </div>`)}
-    <button type="button" class="link" onClick=${() => onChange([...value, { name: "", type: "text", text: "" }])}>Add one</button>
+    <button type="button" class="link" onClick=${() => onChange([...value, { name: "", type: "text", text: "" }])}>Add ${noun}</button>
   </fieldset>`;
 }
 
@@ -187,18 +189,5 @@ export function readArguments(rows) {
 
 export const ArgumentList = ({ value }) =>
   Object.keys(value ?? {}).length ? html`<code class="wrap">${Object.entries(value).map(([name, each]) => `${name}=${JSON.stringify(each)}`).join(", ")}</code>` : null;
-
-/** Do something on a click and tell what came of it. */
-export function attempt(act, told, after) {
-  return async () => {
-    try {
-      await act();
-      tell(told);
-      after?.();
-    } catch (error) {
-      tell(error.message, "error");
-    }
-  };
-}
 
 export { call };

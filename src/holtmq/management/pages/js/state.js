@@ -1,18 +1,18 @@
-// What pages share: where we are, who is logged in, what time it is for things that refresh.
+// State shared by the pages: the current place, resources that refresh, and notifications.
 
 import { useCallback, useEffect, useRef, useState } from "./html.js";
 import { get } from "./api.js";
 
 export const REFRESH_MS = 5000;
 
-/** The address behind the #, taken apart: "#/queues/%2F/a" is ["queues", "/", "a"]. */
+/** The parsed fragment of the URL: "#/queues/%2F/a" becomes ["queues", "/", "a"]. */
 export function currentPlace() {
   const [path, search] = location.hash.replace(/^#\/?/, "").split("?");
   const query = new URLSearchParams(search ?? "");
   try {
     return { segments: path.split("/").filter(Boolean).map(decodeURIComponent), query };
   } catch {
-    return { segments: [path], query }; // a percent sign by hand: no page has this name
+    return { segments: [path], query }; // an invalid percent sign: no page has this name
   }
 }
 
@@ -24,7 +24,7 @@ export function go(...segments) {
   location.hash = link(...segments);
 }
 
-/** A resource that is read again every few seconds while the tab is looked at. */
+/** A resource that is reloaded every few seconds while the tab is visible. */
 export function useResource(url, everyMs = REFRESH_MS) {
   const [state, setState] = useState({ data: null, error: null, url: null });
   const wanted = useRef(url);
@@ -53,7 +53,7 @@ export function onToast(show) {
   showToast = show;
 }
 
-/** Tell at the edge of the page what was done. */
+/** Show a notification. */
 export function tell(text, kind = "") {
   showToast({ text, kind });
 }

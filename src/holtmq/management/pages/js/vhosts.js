@@ -1,4 +1,4 @@
-// The vhosts that one may work in.
+// The virtual hosts that the user can access.
 
 import { html } from "./html.js";
 import { useResource } from "./state.js";

@@ -3,11 +3,10 @@ import { at, call, get } from "../api.js";
 import { useVhosts } from "../vhosts.js";
 import { Choice, Field, Form } from "../parts.js";
 
-const EVERYTHING = "everything";
 
 export function Definitions() {
   const vhosts = useVhosts();
-  const options = [{ value: "", label: EVERYTHING }, ...vhosts.map((name) => ({ value: name, label: `vhost ${name}` }))];
+  const options = (whole) => [{ value: "", label: whole }, ...vhosts.map((name) => ({ value: name, label: `Virtual host ${name}` }))];
   const address = (vhost) => (vhost ? at("definitions", vhost) : "/api/definitions");
   const download = async ({ elements }) => {
     const definitions = await get(address(elements.vhost.value));
@@ -15,7 +14,7 @@ export function Definitions() {
     const anchor = Object.assign(document.createElement("a"), { href: URL.createObjectURL(file), download: "definitions.json" });
     anchor.click();
     setTimeout(() => URL.revokeObjectURL(anchor.href), 1000);
-    return "The file is on its way.";
+    return "Definitions exported.";
   };
   const upload = async (form) => {
     const [file] = form.elements.file.files;
@@ -24,16 +23,17 @@ export function Definitions() {
     try {
       JSON.parse(text);
     } catch (error) {
-      throw new Error(`${file.name} is no JSON: ${error.message}`);
+      throw new Error(`${file.name} is not valid JSON: ${error.message}`);
     }
     await call("POST", address(form.elements.into.value), text);
     form.reset();
-    return `${file.name} was taken in.`;
+    return `${file.name} imported.`;
   };
-  return html`<h1>Definitions</h1><p class="quiet">Vhosts, users, rights, policies, exchanges, queues and bindings in one file, as RabbitMQ exports and imports them. No messages.</p>
+  return html`<h1>Definitions</h1><p class="quiet">Virtual hosts, users, permissions, policies, exchanges, queues and bindings in one JSON file, in RabbitMQ's format. Messages are not included.</p>
     <div class="grid">
-      <section class="panel"><h2>Download</h2><${Form} label="Download" submit=${download}><${Choice} label="What" name="vhost" options=${options} /><//></section>
-      <section class="panel"><h2>Upload</h2><p class="small">What the file names is added, nothing is removed. A file that cannot be used, or contradicts what is here, changes nothing.</p>
-        <${Form} label="Upload" submit=${upload}><${Field} label="File"><input type="file" name="file" accept=".json,application/json" /><//><${Choice} label="Into" name="into" options=${options} /><//></section>
+      <section class="panel"><h2>Export</h2><p class="small">Durable objects are exported, transient ones are not. Passwords are exported as hashes.</p>
+        <${Form} label="Export" submit=${download}><${Choice} label="Scope" name="vhost" options=${options("All virtual hosts, users and policies")} /><//></section>
+      <section class="panel"><h2>Import</h2><p class="small">Objects in the file are added; nothing is deleted. A file with an error or a conflict changes nothing.</p>
+        <${Form} label="Import" submit=${upload}><${Field} label="File"><input type="file" name="file" accept=".json,application/json" /><//><${Choice} label="Import into" name="into" options=${options("The virtual hosts named in the file")} /><//></section>
     </div>`;
 }

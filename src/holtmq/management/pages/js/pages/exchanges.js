@@ -15,13 +15,13 @@ export function Exchanges() {
   const [version, setVersion] = useState(0);
   const columns = () => [
     { label: "Name", sort: "name", show: (each) => html`<a href=${link("exchanges", each.vhost, exchangeName(each.name))}>${shownName(each.name)}</a>` },
-    { label: "Vhost", sort: "vhost", show: (each) => each.vhost },
+    { label: "Virtual host", sort: "vhost", show: (each) => each.vhost },
     { label: "Type", sort: "type", show: (each) => html`<${Tag} kind=${each.type}>${each.type}<//>` },
     { label: "Features", show: (each) => html`${!each.durable && html`<${Tag}>transient<//> `}${each.auto_delete && html`<${Tag}>auto-delete<//> `}${each.internal && html`<${Tag}>internal<//> `}${each.policy && html`<${Tag}>policy ${each.policy}<//> `}<${ArgumentList} value=${each.arguments} />` },
     { label: "Published", sort: "message_stats.publish_in_details.rate", number: true, show: (each) => rate(rateOf(each.message_stats, "publish_in")) },
-    { label: "To queues", sort: "message_stats.publish_out_details.rate", number: true, show: (each) => rate(rateOf(each.message_stats, "publish_out")) },
+    { label: "Routed", sort: "message_stats.publish_out_details.rate", number: true, show: (each) => rate(rateOf(each.message_stats, "publish_out")) },
   ];
-  const add = html`<${Opens} label="Add an exchange" kind="primary">${(close) => html`<${DeclareExchange} done=${() => { close(); setVersion(version + 1); }} />`}<//>`;
+  const add = html`<${Opens} label="Add exchange" kind="primary">${(close) => html`<${DeclareExchange} done=${() => { close(); setVersion(version + 1); }} />`}<//>`;
   return html`<h1>Exchanges</h1><${Listing} caption="exchanges" url="/api/exchanges" columns=${columns} version=${version} actions=${add} />`;
 }
 
@@ -30,11 +30,11 @@ function DeclareExchange({ done }) {
   const submit = async ({ elements }) => {
     const body = { type: elements.type.value, durable: elements.durable.checked, auto_delete: elements.autodelete.checked, internal: elements.internal.checked, arguments: readArguments(rows) };
     await call("PUT", at("exchanges", elements.vhost.value, elements.exchange.value), body);
-    return `Exchange ${elements.exchange.value} is there.`;
+    return `Exchange ${elements.exchange.value} created.`;
   };
   return html`<${Form} label="Add" submit=${submit} done=${done}>
     <div class="fields"><${VhostChoice} /><${Text} label="Name" name="exchange" required /><${Choice} label="Type" name="type" options=${TYPES} /></div>
-    <div class="row"><${Check} label="durable" name="durable" defaultChecked /><${Check} label="delete when its last binding goes" name="autodelete" /><${Check} label="internal: only other exchanges may send to it" name="internal" /></div>
+    <div class="row"><${Check} label="Durable" name="durable" defaultChecked /><${Check} label="Auto-delete: delete it when its last binding is removed" name="autodelete" /><${Check} label="Internal: clients cannot publish to it" name="internal" /></div>
     <${Arguments} value=${rows} onChange=${setRows} suggestions=${["alternate-exchange"]} />
   <//>`;
 }
@@ -50,20 +50,20 @@ export function ExchangePage({ of: [vhost, name] }) {
   const remove = async () => {
     await call("DELETE", at("exchanges", vhost, name));
     go("exchanges");
-    return `Exchange ${name} was deleted.`;
+    return `Exchange ${name} deleted.`;
   };
-  return html`<p class="crumbs"><a href="#/exchanges">Exchanges</a> in ${vhost}</p><div class="row spread"><h1>${shownName(realName)}</h1><div class="row">
+  return html`<p class="crumbs"><a href="#/exchanges">Exchanges</a> in virtual host ${vhost}</p><div class="row spread"><h1>${shownName(realName)}</h1><div class="row">
       <a class="button" href=${`#/explorer?vhost=${encodeURIComponent(vhost)}&exchange=${encodeURIComponent(realName)}`}>Explore routes</a>
-      ${isOurs && html`<${Confirmed} label="Delete" question=${`Delete the exchange ${name}, with its bindings?`} act=${remove} />`}</div></div>
+      ${isOurs && html`<${Confirmed} label="Delete" question=${`Delete the exchange ${name} and its bindings?`} act=${remove} />`}</div></div>
     <${Failure} error=${error} />
     ${data && html`<div class="grid"><section class="panel"><${Facts} of=${{
       type: html`<${Tag} kind=${data.type}>${data.type}<//>`, durable: data.durable ? "yes" : "no", "auto-delete": data.auto_delete ? "yes" : "no", internal: data.internal ? "yes" : "no", policy: data.policy,
-      arguments: Object.keys(data.arguments).length ? html`<${ArgumentList} value=${data.arguments} />` : null, published: count(stats.publish_in ?? 0), "to queues": count(stats.publish_out ?? 0),
-    }} />${data.outgoing.length > 0 && html`<h2 style=${{ marginTop: "1rem" }}>Right now to</h2><ul>${data.outgoing.map((each) => html`<li><a href=${link("queues", vhost, each.queue.name)}>${each.queue.name}</a> ${rate(each.stats.publish_details.rate)}</li>`)}</ul>`}</section>
-      <div class="panel"><${Chart} title="Messages a second" isRate lines=${{ published: asRates(stats.publish_in_details?.samples), "to queues": asRates(stats.publish_out_details?.samples) }} /></div></div>
-    <section class="panel"><div class="row spread"><h2>Bindings from here</h2>${realName && html`<${Opens} label="Bind" title=${`Bind ${name}`} kind="primary">${(close) => html`<${BindForm} vhost=${vhost} source=${name} done=${() => { close(); reload(); }} />`}<//>`}</div>
+      arguments: Object.keys(data.arguments).length ? html`<${ArgumentList} value=${data.arguments} />` : null, published: count(stats.publish_in ?? 0), routed: count(stats.publish_out ?? 0),
+    }} />${data.outgoing.length > 0 && html`<h2 style=${{ marginTop: "1rem" }}>Currently routes to</h2><ul>${data.outgoing.map((each) => html`<li><a href=${link("queues", vhost, each.queue.name)}>${each.queue.name}</a> ${rate(each.stats.publish_details.rate)}</li>`)}</ul>`}</section>
+      <div class="panel"><${Chart} title="Message rates" isRate lines=${{ published: asRates(stats.publish_in_details?.samples), routed: asRates(stats.publish_out_details?.samples) }} /></div></div>
+    <section class="panel"><div class="row spread"><h2>Bindings from this exchange</h2>${realName && html`<${Opens} label="Bind" title=${`Bind ${name}`} kind="primary">${(close) => html`<${BindForm} vhost=${vhost} source=${name} done=${() => { close(); reload(); }} />`}<//>`}</div>
       <${BindingTable} caption="Bindings from this exchange" rows=${from.data ?? []} reload=${reload} /></section>
-    ${to.data?.length > 0 && html`<section class="panel"><h2>Bindings to here</h2><${BindingTable} caption="Bindings to this exchange" rows=${to.data} reload=${reload} /></section>`}
+    ${to.data?.length > 0 && html`<section class="panel"><h2>Bindings to this exchange</h2><${BindingTable} caption="Bindings to this exchange" rows=${to.data} reload=${reload} /></section>`}
     ${!data.internal && html`<section class="panel"><h2>Publish a message</h2><${Publish} vhost=${vhost} exchange=${name} /></section>`}`}`;
 }
 
@@ -84,15 +84,15 @@ export function Publish({ vhost, exchange, routingKey }) {
     const { routed } = await call("POST", at("exchanges", vhost, exchange, "publish"), body);
     const explanation = routed ? null : await call("POST", at("exchanges", vhost, exchange, "explain"), { routing_key: key, headers: table });
     setAnswer({ routed, explanation });
-    return routed ? "Published, and a queue took it." : null;
+    return routed ? "Message published and routed." : null;
   };
   return html`<${Form} label="Publish" submit=${submit}>
     ${routingKey === undefined && html`<${Text} label="Routing key" name="key" />`}
     <${Field} label="Payload"><textarea name="payload"></textarea><//>
-    <div class="row"><${Choice} label="Payload is" name="encoding" options=${[{ value: "string", label: "text" }, "base64"]} /><${Check} label="persistent" name="persistent" defaultChecked /></div>
+    <div class="row"><${Choice} label="Payload encoding" name="encoding" options=${[{ value: "string", label: "text" }, "base64"]} /><${Check} label="Persistent" name="persistent" defaultChecked /></div>
     <details><summary>Properties and headers</summary><div class="form" style=${{ marginTop: ".6rem" }}>
       <div class="fields"><${Text} label="priority" name="priority" type="number" min="0" max="255" /><${Text} label="expiration (ms)" name="expiration" inputmode="numeric" />${PROPERTIES.map((name) => html`<${Text} label=${name} name=${name} />`)}</div>
-      <${Arguments} legend="Headers" value=${headers} onChange=${setHeaders} /></div></details>
-    ${answer && !answer.routed && html`<div class="note warn" role="status">No queue took the message. Why, and what came close:</div><${Explained} explanation=${answer.explanation} />`}
+      <${Arguments} legend="Headers" noun="header" value=${headers} onChange=${setHeaders} /></div></details>
+    ${answer && !answer.routed && html`<div class="note warn" role="status">The message was not routed to any queue. The explanation shows why, and the bindings that almost matched:</div><${Explained} explanation=${answer.explanation} />`}
   <//>`;
 }

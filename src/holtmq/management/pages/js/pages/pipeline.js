@@ -4,8 +4,10 @@ import { tell, useResource } from "../state.js";
 import { Failure, Table } from "../parts.js";
 import { bytes, moment } from "../format.js";
 
-export function Pipeline() {
+export function Pipeline({ user }) {
   const { data, error } = useResource("/api/reports");
+  const sees = user.tags.some((tag) => ["administrator", "monitoring"].includes(tag));
+  const nodes = useResource(sees ? "/api/nodes" : null, 0);
   const [opened, setOpened] = useState(null);
   const open = async (report, isOutside) => {
     try {
@@ -17,14 +19,29 @@ export function Pipeline() {
     }
   };
   const columns = [
-    { label: "Report", show: (each) => html`<button class="link" onClick=${() => open(each)}>${each.title}</button>` },
-    { label: "File", show: (each) => html`<code>${each.name}</code>` },
+    { label: "Report", show: (each) => html`<button class="link" aria-pressed=${opened?.name === each.name} onClick=${() => open(each)}>${each.title}</button>` },
+    { label: "File", show: (each) => html`<code class="wrap">${each.name}</code>` },
     { label: "Written", show: (each) => moment(each.written_at) },
     { label: "Size", number: true, show: (each) => bytes(each.bytes) },
-    { label: "", show: (each) => html`<button class="link" aria-label=${`Open ${each.title} in a tab of its own`} onClick=${() => open(each, true)}>New tab</button>` },
+    { label: "", show: (each) => html`<button class="link" aria-label=${`Open ${each.title} in a new tab`} onClick=${() => open(each, true)}>New tab</button>` },
   ];
-  const empty = html`No reports. Start the broker with <code>--reports FOLDER</code> and let <code>holtmq pipeline report … --html FOLDER/name.html</code> write there.`;
-  return html`<h1>Pipeline</h1><p class="quiet">Reports that jobs on Spark left in the broker's folder for them.</p><${Failure} error=${error} />
-    ${data && html`<${Table} caption="Reports" rows=${data} columns=${columns} empty=${empty} />`}
-    ${opened && html`<h2 style=${{ marginTop: "1rem" }}>${opened.title}</h2><iframe class="report" title=${opened.title} src=${opened.path} sandbox="allow-scripts allow-downloads"></iframe>`}`;
+  return html`<h1>Pipeline</h1><p class="quiet">Reports written by <code>holtmq pipeline report</code>, newest first.</p><${Failure} error=${error} />
+    ${data && (data.length ? html`<${Table} caption="Reports" rows=${data} columns=${columns} />` : html`<${NoReports} node=${nodes.data?.[0]} />`)}
+    ${opened && html`<div class="row spread" style=${{ margin: "1rem 0 .6rem" }}><h2>${opened.title}</h2><button onClick=${() => setOpened(null)}>Close report</button></div>
+      <iframe class="report" title=${opened.title} src=${opened.path} sandbox="allow-scripts allow-downloads"></iframe>`}`;
+}
+
+/** What the page is for, and how to get a report into it. `node` is known to users with the tag monitoring only. */
+function NoReports({ node }) {
+  const folder = node?.reports_dir ?? "reports/";
+  return html`<section class="panel"><h2>No reports yet</h2>
+    <p>A pipeline job on Spark routes archived or streamed messages through the same exchanges and bindings as this broker. Its report shows message volumes, the most frequent routing keys, unroutable messages, and bindings that are idle or overlap. Reports are HTML files; this page lists the ones in the report folder and opens them.</p>
+    <ol class="steps">
+      <li>${node?.reports_dir
+        ? html`The report folder of this broker is <code class="wrap">${node.reports_dir}</code>.`
+        : html`${node && "This broker was started without a report folder. "}Start the broker with a report folder:<pre class="payload" tabindex="0">holtmq serve --reports ${folder}</pre>`}</li>
+      <li>Write a report into that folder:<pre class="payload" tabindex="0">holtmq pipeline report ARCHIVE --definitions definitions.json --html ${folder.replace(/\/?$/, "/")}traffic.html --title "Traffic"</pre>
+        <span class="quiet small">ARCHIVE is a directory of messages written by <code>holtmq pipeline archive</code>. The <a href="#/definitions">Definitions page</a> exports <code>definitions.json</code>.</span></li>
+    </ol>
+    <p class="small">The guide is <code>docs/pipeline.md</code>; <code>holtmq pipeline --help</code> lists all jobs. Scripts can list reports through the <a href="/api/#reports">HTTP API</a>.</p></section>`;
 }

@@ -19,16 +19,16 @@ export function Queues() {
   const [version, setVersion] = useState(0);
   const columns = () => [
     { label: "Name", sort: "name", show: (each) => html`<a href=${link("queues", each.vhost, each.name)}>${each.name}</a>` },
-    { label: "Vhost", sort: "vhost", show: (each) => each.vhost },
+    { label: "Virtual host", sort: "vhost", show: (each) => each.vhost },
     { label: "Features", show: (each) => html`${!each.durable && html`<${Tag}>transient<//> `}${each.auto_delete && html`<${Tag}>auto-delete<//> `}${each.exclusive && html`<${Tag}>exclusive<//> `}${each.policy && html`<${Tag}>policy ${each.policy}<//> `}<${ArgumentList} value=${each.arguments} />` },
     { label: "Ready", sort: "messages_ready", number: true, show: (each) => count(each.messages_ready) },
     { label: "Unacknowledged", sort: "messages_unacknowledged", number: true, show: (each) => count(each.messages_unacknowledged) },
     { label: "Consumers", sort: "consumers", number: true, show: (each) => count(each.consumers) },
-    { label: "In", sort: "message_stats.publish_details.rate", number: true, show: (each) => rate(rateOf(each.message_stats, "publish")) },
-    { label: "Out", sort: "message_stats.deliver_get_details.rate", number: true, show: (each) => rate(rateOf(each.message_stats, "deliver_get")) },
+    { label: "Incoming", sort: "message_stats.publish_details.rate", number: true, show: (each) => rate(rateOf(each.message_stats, "publish")) },
+    { label: "Delivered", sort: "message_stats.deliver_get_details.rate", number: true, show: (each) => rate(rateOf(each.message_stats, "deliver_get")) },
   ];
-  const add = html`<${Opens} label="Add a queue" kind="primary">${(close) => html`<${DeclareQueue} done=${() => { close(); setVersion(version + 1); }} />`}<//>`;
-  return html`<h1>Queues</h1><${Listing} caption="queues" url="/api/queues" parameters=${{ columns: LISTED }} columns=${columns} version=${version} actions=${add} empty="There are no queues." />`;
+  const add = html`<${Opens} label="Add queue" kind="primary">${(close) => html`<${DeclareQueue} done=${() => { close(); setVersion(version + 1); }} />`}<//>`;
+  return html`<h1>Queues</h1><${Listing} caption="queues" url="/api/queues" parameters=${{ columns: LISTED }} columns=${columns} version=${version} actions=${add} empty=${html`No queues. Add one here, declare it over AMQP, or run <code>holtmq declare queue NAME</code>.`} />`;
 }
 
 function DeclareQueue({ done }) {
@@ -36,11 +36,11 @@ function DeclareQueue({ done }) {
   const submit = async ({ elements }) => {
     const body = { durable: elements.durable.checked, auto_delete: elements.autodelete.checked, arguments: readArguments(rows) };
     await call("PUT", at("queues", elements.vhost.value, elements.queue.value), body);
-    return `Queue ${elements.queue.value} is there.`;
+    return `Queue ${elements.queue.value} created.`;
   };
   return html`<${Form} label="Add" submit=${submit} done=${done}>
     <div class="fields"><${VhostChoice} /><${Text} label="Name" name="queue" required /></div>
-    <div class="row"><${Check} label="durable" name="durable" defaultChecked /><${Check} label="delete when its last consumer goes" name="autodelete" /></div>
+    <div class="row"><${Check} label="Durable" name="durable" defaultChecked /><${Check} label="Auto-delete: delete it when its last consumer is gone" name="autodelete" /></div>
     <${Arguments} value=${rows} onChange=${setRows} suggestions=${QUEUE_ARGUMENTS} />
   <//>`;
 }
@@ -52,35 +52,35 @@ export function QueuePage({ of: [vhost, name] }) {
   const remove = async () => {
     await call("DELETE", url);
     go("queues");
-    return `Queue ${name} was deleted.`;
+    return `Queue ${name} deleted.`;
   };
   const purge = async () => {
     await call("DELETE", `${url}/contents`);
     reload();
-    return `Queue ${name} was purged.`;
+    return `Queue ${name} purged.`;
   };
   const stats = data?.message_stats ?? {};
   const policy = data && Object.keys(data.effective_policy_definition).length > 0;
-  return html`<p class="crumbs"><a href="#/queues">Queues</a> in ${vhost}</p>
+  return html`<p class="crumbs"><a href="#/queues">Queues</a> in virtual host ${vhost}</p>
     <div class="row spread"><h1>${name}</h1><div class="row">
-      <a class="button" href=${`#/topology?vhost=${encodeURIComponent(vhost)}&focus=${encodeURIComponent(name)}`}>In the topology</a>
+      <a class="button" href=${`#/topology?vhost=${encodeURIComponent(vhost)}&focus=${encodeURIComponent(name)}`}>Show in topology</a>
       <${Opens} label="Move messages">${(close) => html`<${MoveForm} vhost=${vhost} name=${name} ready=${data?.messages_ready} done=${() => { close(); reload(); }} />`}<//>
-      <${Confirmed} label="Purge" question=${`Remove all ready messages from ${name}? There are ${count(data?.messages_ready)}.`} act=${purge} />
-      <${Confirmed} label="Delete" question=${`Delete the queue ${name}, with its ${count(data?.messages)} messages and its bindings?`} act=${remove} /></div></div>
+      <${Confirmed} label="Purge" question=${`Delete all ${count(data?.messages_ready)} ready messages of ${name}? Unacknowledged messages stay.`} act=${purge} />
+      <${Confirmed} label="Delete" question=${`Delete the queue ${name} with its ${count(data?.messages)} messages and its bindings?`} act=${remove} /></div></div>
     <${Failure} error=${error} />
-    ${data && html`<div class="figures"><${Figure} label="ready" value=${count(data.messages_ready)} /><${Figure} label="unacknowledged" value=${count(data.messages_unacknowledged)} /><${Figure} label="in" value=${rate(rateOf(stats, "publish"))} /><${Figure} label="out" value=${rate(rateOf(stats, "deliver_get"))} /><${Figure} label="consumers" value=${count(data.consumers)} /><${Figure} label="bodies" value=${bytes(data.message_bytes)} /></div>
+    ${data && html`<div class="figures by-6"><${Figure} label="ready" value=${count(data.messages_ready)} /><${Figure} label="unacknowledged" value=${count(data.messages_unacknowledged)} /><${Figure} label="incoming" value=${rate(rateOf(stats, "publish"))} /><${Figure} label="delivered" value=${rate(rateOf(stats, "deliver_get"))} /><${Figure} label="consumers" value=${count(data.consumers)} /><${Figure} label="message bodies" value=${bytes(data.message_bytes)} /></div>
     <div class="grid">
-      <div class="panel"><${Chart} title="Messages" lines=${{ ready: asLevels(data.messages_ready_details.samples), unacknowledged: asLevels(data.messages_unacknowledged_details.samples) }} /></div>
-      <div class="panel"><${Chart} title="Messages a second" isRate lines=${{ in: asRates(stats.publish_details?.samples), out: asRates(stats.deliver_get_details?.samples), acknowledged: asRates(stats.ack_details?.samples) }} /></div>
+      <div class="panel"><${Chart} title="Messages in this queue" lines=${{ ready: asLevels(data.messages_ready_details.samples), unacknowledged: asLevels(data.messages_unacknowledged_details.samples) }} /></div>
+      <div class="panel"><${Chart} title="Message rates" isRate lines=${{ incoming: asRates(stats.publish_details?.samples), delivered: asRates(stats.deliver_get_details?.samples), acknowledged: asRates(stats.ack_details?.samples) }} /></div>
     </div>
     <section class="panel"><${Facts} of=${{
       durable: data.durable ? "yes" : "no", "auto-delete": data.auto_delete ? "yes" : null, exclusive: data.exclusive ? "yes" : null, arguments: Object.keys(data.arguments).length ? html`<${ArgumentList} value=${data.arguments} />` : null,
-      policy: data.policy, "set by the policy": policy ? html`<${ArgumentList} value=${data.effective_policy_definition} />` : null, "of the messages, in memory": count(data.messages_ram),
-      "fed right now by": data.incoming.length ? data.incoming.map((each) => `${shownName(each.exchange.name)} ${rate(each.stats.publish_details.rate)}`).join(", ") : null,
+      policy: data.policy, "policy definition": policy ? html`<${ArgumentList} value=${data.effective_policy_definition} />` : null, "messages in memory": count(data.messages_ram),
+      "incoming from": data.incoming.length ? data.incoming.map((each) => `${shownName(each.exchange.name)} ${rate(each.stats.publish_details.rate)}`).join(", ") : null,
     }} /></section>
-    <section class="panel"><div class="row spread"><h2>Bindings</h2><${Opens} label="Bind" title=${`Bind ${name}`} kind="primary">${(close) => html`<${BindForm} vhost=${vhost} queue=${name} done=${() => { close(); bindings.reload(); }} />`}<//></div>
-      <${BindingTable} caption="Bindings of this queue" rows=${bindings.data ?? []} reload=${bindings.reload} /></section>
-    <section class="panel"><h2>Consumers</h2><${Table} caption="Consumers of this queue" rows=${data.consumer_details} columns=${consumerColumns.slice(1)} empty="Nobody consumes." /></section>
+    <section class="panel"><div class="row spread"><h2>Bindings to this queue</h2><${Opens} label="Bind" title=${`Bind ${name}`} kind="primary">${(close) => html`<${BindForm} vhost=${vhost} queue=${name} done=${() => { close(); bindings.reload(); }} />`}<//></div>
+      <${BindingTable} caption="Bindings to this queue" rows=${bindings.data ?? []} reload=${bindings.reload} /></section>
+    <section class="panel"><h2>Consumers</h2><${Table} caption="Consumers of this queue" rows=${data.consumer_details} columns=${consumerColumns.slice(1)} empty="No consumers." /></section>
     <section class="panel"><h2>Get messages</h2><${GetMessages} url=${url} after=${reload} /></section>
     <section class="panel"><h2>Publish to this queue</h2><${Publish} vhost=${vhost} exchange="amq.default" routingKey=${name} /></section>`}`;
 }
@@ -91,19 +91,19 @@ function MoveForm({ vhost, name, ready, done }) {
     const body = { destination: elements.destination.value };
     if (elements.count.value) body.count = Number(elements.count.value);
     const { moved } = await call("POST", at("queues", vhost, name, "move"), body);
-    return `${count(moved)} messages moved to ${body.destination}.`;
+    return `${count(moved)} ${moved === 1 ? "message" : "messages"} moved to ${body.destination}.`;
   };
   return html`<${Form} label="Move" submit=${submit} done=${done}>
-    <p>Messages go to the end of the other queue, oldest first, with their routing key, exchange and properties.</p>
-    <div class="fields"><${Text} label="To queue" name="destination" list="move-queues" required /><${Text} label="How many" name="count" type="number" min="1" placeholder=${`all ${count(ready)}`} /></div>
+    <p>Ready messages move to the end of another queue, oldest first. They keep their exchange, routing key and properties.</p>
+    <div class="fields"><${Text} label="Destination queue" name="destination" list="move-queues" required /><${Text} label="Number of messages" name="count" type="number" min="1" placeholder=${`all ${count(ready)}`} /></div>
     <datalist id="move-queues">${(queues.data ?? []).filter((each) => each.name !== name).map((each) => html`<option value=${each.name}></option>`)}</datalist>
   <//>`;
 }
 
 const MODES = [
-  { value: "ack_requeue_true", label: "put them back" },
-  { value: "ack_requeue_false", label: "remove them" },
-  { value: "reject_requeue_false", label: "reject them (to the dead letters)" },
+  { value: "ack_requeue_true", label: "Requeue the messages" },
+  { value: "ack_requeue_false", label: "Acknowledge the messages (removes them)" },
+  { value: "reject_requeue_false", label: "Reject the messages (dead-letters or removes them)" },
 ];
 
 function GetMessages({ url, after }) {
@@ -113,11 +113,11 @@ function GetMessages({ url, after }) {
     setMessages(await call("POST", `${url}/get`, body));
     after();
   };
-  return html`<${Form} label="Get" submit=${submit}>
-    <div class="fields"><${Text} label="How many" name="count" type="number" min="1" max="1000" defaultValue="1" /><${Choice} label="Afterwards" name="mode" options=${MODES} /></div>
+  return html`<${Form} label="Get messages" submit=${submit}>
+    <div class="fields"><${Text} label="Number of messages" name="count" type="number" min="1" max="1000" defaultValue="1" /><${Choice} label="Then" name="mode" options=${MODES} /></div>
     <div role="status">${messages && !messages.length && html`<p class="quiet">The queue is empty.</p>`}
     ${messages?.map((each, place) => html`<article class="panel" aria-label=${`Message ${place + 1}`}><${Facts} of=${{
       exchange: shownName(each.exchange), "routing key": html`<code>${each.routing_key}</code>`, redelivered: each.redelivered ? "yes" : null, properties: html`<${ArgumentList} value=${each.properties} />`, size: bytes(each.payload_bytes),
-    }} /><pre class="payload" tabindex="0">${each.payload}</pre>${each.payload_encoding === "base64" && html`<small class="quiet">not text; shown in base64</small>`}</article>`)}</div>
+    }} /><pre class="payload" tabindex="0">${each.payload}</pre>${each.payload_encoding === "base64" && html`<small class="quiet">The payload is binary; it is shown in base64.</small>`}</article>`)}</div>
   <//>`;
 }

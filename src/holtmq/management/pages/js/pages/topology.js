@@ -1,4 +1,4 @@
-// All exchanges and queues of a vhost as a live picture; with many of them, what is near one.
+// All exchanges and queues of a virtual host as a live graph, or the neighbourhood of one of them.
 
 import { html, useMemo, useState } from "../html.js";
 import { at, exchangeName } from "../api.js";
@@ -13,6 +13,7 @@ const MOST_NODES = 450;
 const MOST_SINGLE = 40;
 const SMALLEST_BUNDLE = 4;
 const REFRESH_MS = 2000;
+const LEGEND = html`<div class="row small quiet">${["direct", "topic", "fanout", "headers"].map((type) => html`<${Tag} kind=${type}>${type}<//>`)}<span class="key alternate">alternate exchange</span><span class="key dead-letters">dead letters</span></div>`;
 const exchangeId = (name) => `e ${name}`;
 const queueId = (name) => `q ${name}`;
 
@@ -26,13 +27,13 @@ function read(data) {
     const to = each.kind === "queue" ? queueId(each.destination) : exchangeId(each.destination);
     const keys = each.keys.filter(Boolean);
     const more = each.bindings > each.keys.length ? ` and ${each.bindings - each.keys.length} more` : "";
-    const words = { alternate: "where nothing matches", "dead-letters": "dead letters" }[each.kind];
+    const words = { alternate: "alternate", "dead-letters": "dead letters" }[each.kind];
     return { from, to, kind: each.kind, title: words ?? `${each.bindings} ${each.bindings === 1 ? "binding" : "bindings"}: ${keys.join(", ") || "(empty key)"}${more}`, keys, words, bindings: each.bindings, rate: each.rate, width: each.rate ? Math.min(1.4 + Math.log10(1 + each.rate), 6) : undefined };
   });
   return { nodes, edges };
 }
 
-/** Queues with the same connections as one node, where there would be too many: a hundred workers of one exchange are one thing to see. */
+/** In a large graph, show queues with the same bindings as one node. */
 function bundle(nodes, edges, opened, focus) {
   if (nodes.length <= MOST_SINGLE) return { nodes, edges };
   const links = new Map(nodes.map((node) => [node.id, []]));
@@ -70,14 +71,14 @@ function between(nodes, edges) {
   return edges.filter((edge) => ids.has(edge.from) && ids.has(edge.to));
 }
 
-/** Where there are still too many, the exchanges and the busiest queues. */
+/** Limit the graph to the exchanges and the busiest queues. */
 function cut({ nodes, edges }) {
   if (nodes.length <= MOST_NODES) return { nodes, edges, isCut: false };
   const kept = [...nodes].sort((a, b) => Boolean(b.isExchange) - Boolean(a.isExchange) || b.load - a.load).slice(0, MOST_NODES);
   return { nodes: kept, edges: between(kept, edges), isCut: true };
 }
 
-/** What the names of some queues begin with. */
+/** The common prefix of the names of some queues. */
 function common(members) {
   let prefix = members[0].name;
   for (const { name } of members) while (!name.startsWith(prefix)) prefix = prefix.slice(0, -1);
@@ -86,7 +87,7 @@ function common(members) {
 
 const keyLabel = (edge) => (edge.keys.length ? shorten(edge.keys[0]) + (edge.bindings > 1 ? ` +${edge.bindings - 1}` : "") : "");
 
-/** The ids within so many steps of a node, along the arrows and against them. */
+/** The ids within a number of steps from a node, in both directions. */
 function neighbourhood(edges, start, steps) {
   const near = new Set([start]);
   for (let step = 0; step < steps; step += 1) {
@@ -117,23 +118,22 @@ export function TopologyPage({ query }) {
   const marked = new Set(found.map((node) => node.id));
   const isFound = (node) => marked.has(node.id) || node.id === known || node.members?.some((member) => marked.has(member.id));
   const nodes = bundled.nodes.map((node) => ({ ...node, kind: `${node.kind} ${isFound(node) ? "found" : wanted ? "dim" : ""}` }));
-  const structure = `${vhost}|${nodes.map((node) => node.id).sort().join("|")}|${edges.map((edge) => `${edge.from}>${edge.to}`).join("|")}`;
+  const structure = `${vhost}|${nodes.map((node) => node.id).sort().join("|")}|${edges.map((edge) => `${edge.from}>${edge.to} ${edge.label}`).join("|")}`;
   const pick = (node) => (node.members ? setOpened(new Set([...opened, node.id])) : setFocus(node.id));
   const picked = whole.nodes.find((node) => node.id === known);
-  return html`<h1>Topology</h1><p class="quiet">Exchanges are round, queues are square; thick lines carry more. Choose a node to see what is near it; queues with the same connections may be one node, which opens.</p>
+  return html`<h1>Topology</h1><p class="quiet">Exchanges are round, queues are square; busy lines are thicker. Select a node to see its neighbourhood. In a large graph, queues with the same bindings form a group; select it to expand it.</p>
     <div class="row" style=${{ marginBottom: ".7rem", alignItems: "end" }}>
       ${vhosts.length > 1 && html`<${Choice} label="Virtual host" options=${vhosts} value=${vhost} onChange=${(event) => { setChosen(event.target.value); setFocus(null); }} />`}
       <${Field} label="Search"><input type="search" value=${search} onInput=${(event) => setSearch(event.target.value)} onKeyDown=${(event) => event.key === "Enter" && found.length && setFocus(found[0].id)} /><//>
-      ${known && html`<${Choice} label="Steps around it" options=${[1, 2, 3, 4]} value=${steps} onChange=${(event) => setSteps(Number(event.target.value))} /><button onClick=${() => setFocus(null)}>Show all</button>
+      ${known && html`<${Choice} label="Distance" options=${[1, 2, 3, 4]} value=${steps} onChange=${(event) => setSteps(Number(event.target.value))} /><button onClick=${() => setFocus(null)}>Show all</button>
         <a class="button" href=${picked.isExchange ? link("exchanges", vhost, exchangeName(picked.name)) : link("queues", vhost, picked.name)}>Open ${picked.label}</a>`}
-      ${!known && opened.size > 0 && html`<button onClick=${() => setOpened(new Set())}>Close bundles</button>`}
-      ${!known && html`<${Check} label="only with traffic or messages" checked=${hidesIdle} onChange=${(event) => setHidesIdle(event.target.checked)} />`}
+      ${!known && opened.size > 0 && html`<button onClick=${() => setOpened(new Set())}>Collapse groups</button>`}
+      ${!known && html`<${Check} label="Hide idle and empty" checked=${hidesIdle} onChange=${(event) => setHidesIdle(event.target.checked)} />`}
       <span class="quiet small" role="status">${data ? `${count(kept.length)} of ${count(whole.nodes.length)} shown${wanted ? `, ${count(found.length)} found` : ""}` : ""}</span>
     </div>
     ${found.length > 0 && html`<p class="row small">${found.slice(0, 12).map((node) => html`<button class="link" onClick=${() => setFocus(node.id)}>${node.label}</button>`)}${found.length > 12 && html`<span class="quiet">and ${found.length - 12} more</span>`}</p>`}
     <${Failure} error=${error} />
-    ${bundled.isCut && html`<p class="note warn">There are more than ${MOST_NODES}: these are the exchanges and the busiest queues. Search for others.</p>`}
-    ${data && (nodes.length ? html`<${Graph} title="Topology" nodes=${nodes} edges=${edges} structure=${structure} onPick=${pick} />` : html`<p class="quiet">Nothing to show: no queues, and no exchanges but those that are always there.</p>`)}
-    <p class="row small" style=${{ marginTop: ".6rem" }}>${["direct", "topic", "fanout", "headers"].map((type) => html`<${Tag} kind=${type === "direct" ? "on" : type}>${type}<//>`)}</p>`;
+    ${bundled.isCut && html`<p class="note warn">The graph has more than ${MOST_NODES} nodes. It shows the exchanges and the busiest queues; use the search to find others.</p>`}
+    ${data && (nodes.length ? html`<${Graph} title="Topology" nodes=${nodes} edges=${edges} structure=${structure} onPick=${pick} legend=${LEGEND} />` : html`<div class="empty">${whole.nodes.length ? "All exchanges and queues are idle and empty." : html`No queues, and no exchanges besides the predeclared ones. Add <a href="#/exchanges">exchanges</a> and <a href="#/queues">queues</a>, or import <a href="#/definitions">definitions</a>.`}</div>`)}`;
 }
 

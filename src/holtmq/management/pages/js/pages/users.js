@@ -10,63 +10,63 @@ export function Users() {
   const columns = () => [
     { label: "Name", sort: "name", show: (each) => html`<a href=${link("users", each.name)}>${each.name}</a>` },
     { label: "Tags", show: (each) => each.tags.map((tag) => html`<${Tag} kind="on">${tag}<//> `) },
-    { label: "May enter", show: (each) => (permissions ?? []).filter((one) => one.user === each.name).map((one) => one.vhost).join(", ") || html`<${Tag} kind="bad">no vhost<//>` },
-    { label: "Password", show: (each) => (each.password_hash ? "yes" : "none") },
+    { label: "Can access virtual hosts", show: (each) => (permissions ?? []).filter((one) => one.user === each.name).map((one) => one.vhost).join(", ") || html`<${Tag} kind="bad">none<//>` },
+    { label: "Has password", show: (each) => (each.password_hash ? "yes" : "no") },
   ];
-  const add = html`<${Opens} label="Add a user" kind="primary">${(close) => html`<${UserForm} done=${() => { close(); setVersion(version + 1); }} />`}<//>`;
+  const add = html`<${Opens} label="Add user" kind="primary">${(close) => html`<${UserForm} done=${() => { close(); setVersion(version + 1); }} />`}<//>`;
   return html`<h1>Users</h1><${Listing} caption="users" url="/api/users" columns=${columns} version=${version} actions=${add} />`;
 }
 
-const TAGS_HINT = "administrator, monitoring, policymaker or management; several with commas; none to keep the user out of these pages";
+const TAGS_HINT = "administrator, monitoring, policymaker or management, separated by commas. A user without tags cannot log in here.";
 
 function UserForm({ name, tags, done }) {
   const submit = async ({ elements }) => {
     const user = name ?? elements.user.value;
     await call("PUT", at("users", user), { password: elements.password.value, tags: elements.tags.value });
-    return `User ${user} is set.`;
+    return `User ${user} ${name ? "updated" : "added"}.`;
   };
-  return html`<${Form} label=${name ? "Change" : "Add"} submit=${submit} done=${done}><div class="fields">
+  return html`<${Form} label=${name ? "Update" : "Add"} submit=${submit} done=${done}><div class="fields">
     ${!name && html`<${Text} label="Name" name="user" required />`}
-    <${Text} label="Password" name="password" type="password" autocomplete="new-password" hint=${name ? "has to be given again; empty for none" : "empty for none: then only a certificate will do"} />
+    <${Text} label="Password" name="password" type="password" autocomplete="new-password" hint=${name ? "Enter the password again. Without one, the user can only log in with a certificate." : "Without one, the user can only log in with a certificate."} />
     <${Text} label="Tags" name="tags" defaultValue=${tags ?? "management"} hint=${TAGS_HINT} /></div>
   <//>`;
 }
 
 export function UserPage({ of: [name] }) {
   const user = useResource(at("users", name));
-  const rights = useResource(at("users", name, "permissions"));
+  const permissions = useResource(at("users", name, "permissions"));
   const topics = useResource(at("users", name, "topic-permissions"));
   const remove = async () => {
     await call("DELETE", at("users", name));
     go("users");
-    return `User ${name} was deleted.`;
+    return `User ${name} deleted.`;
   };
-  const right = (label) => ({ label, show: (each) => html`<code class="wrap">${each[label] || "(nothing)"}</code>` });
-  const rightColumns = [
-    { label: "Vhost", show: (each) => each.vhost }, right("configure"), right("write"), right("read"),
-    { label: "", show: (each) => html`<${Confirmed} kind="link danger" label="Take away" ariaLabel=${`Take away rights in ${each.vhost}`} question=${`Take away all rights of ${name} in ${each.vhost}?`} act=${async () => { await call("DELETE", at("permissions", each.vhost, name)); rights.reload(); return "Taken away."; }} />` },
+  const pattern = (label) => ({ label, show: (each) => { const value = each[label.toLowerCase()]; return value ? html`<code class="wrap">${value}</code>` : html`<span class="quiet">none</span>`; } });
+  const permissionColumns = [
+    { label: "Virtual host", show: (each) => each.vhost }, pattern("Configure"), pattern("Write"), pattern("Read"),
+    { label: "", show: (each) => html`<${Confirmed} kind="link danger" label="Clear" ariaLabel=${`Clear permissions in ${each.vhost}`} question=${`Clear all permissions of ${name} in ${each.vhost}?`} act=${async () => { await call("DELETE", at("permissions", each.vhost, name)); permissions.reload(); return "Permissions cleared."; }} />` },
   ];
   const topicColumns = [
-    { label: "Vhost", show: (each) => each.vhost }, { label: "Exchange", show: (each) => each.exchange }, right("write"), right("read"),
-    { label: "", show: (each) => html`<${Confirmed} kind="link danger" label="Take away" ariaLabel=${`Take away the topic rights for ${each.exchange}`} question=${`${name} may then use all routing keys of ${each.exchange}.`} act=${async () => { await call("DELETE", at("topic-permissions", each.vhost, name, each.exchange)); topics.reload(); return "Taken away."; }} />` },
+    { label: "Virtual host", show: (each) => each.vhost }, { label: "Exchange", show: (each) => each.exchange }, pattern("Write"), pattern("Read"),
+    { label: "", show: (each) => html`<${Confirmed} kind="link danger" label="Clear" ariaLabel=${`Clear topic permissions for ${each.exchange}`} question=${`Clear the topic permissions of ${name} for ${each.exchange}? The user can then use all routing keys.`} act=${async () => { await call("DELETE", at("topic-permissions", each.vhost, name, each.exchange)); topics.reload(); return "Topic permissions cleared."; }} />` },
   ];
-  const setRights = async ({ elements }) => {
+  const setPermissions = async ({ elements }) => {
     await call("PUT", at("permissions", elements.vhost.value, name), { configure: elements.configure.value, write: elements.write.value, read: elements.read.value });
-    rights.reload();
-    return "Set.";
+    permissions.reload();
+    return "Permissions saved.";
   };
   const setTopics = async ({ elements }) => {
     await call("PUT", at("topic-permissions", elements.vhost.value, name), { exchange: elements.exchange.value, write: elements.write.value, read: elements.read.value });
     topics.reload();
-    return "Set.";
+    return "Topic permissions saved.";
   };
   return html`<p class="crumbs"><a href="#/users">Users</a></p><div class="row spread"><h1>${name}</h1><div class="row">
-      <${Opens} label="Change">${(close) => html`<${UserForm} name=${name} tags=${user.data?.tags.join(", ")} done=${() => { close(); user.reload(); }} />`}<//>
-      <${Confirmed} label="Delete" question=${`Delete the user ${name}, with all rights?`} act=${remove} /></div></div>
+      <${Opens} label="Update">${(close) => html`<${UserForm} name=${name} tags=${user.data?.tags.join(", ")} done=${() => { close(); user.reload(); }} />`}<//>
+      <${Confirmed} label="Delete" question=${`Delete the user ${name} and all its permissions?`} act=${remove} /></div></div>
     <${Failure} error=${user.error} />
-    ${user.data && html`<p>${user.data.tags.map((tag) => html`<${Tag} kind="on">${tag}<//> `)}${!user.data.tags.length && html`<span class="quiet">no tags: may not come here</span>`}</p>
-    <section class="panel"><h2>Rights</h2><p class="quiet small">Regular expressions for the names of exchanges and queues; an empty one fits nothing.</p><${Table} caption="Rights" rows=${rights.data ?? []} columns=${rightColumns} empty="No rights in any vhost." />
-      <h3>Set rights</h3><${Form} label="Set rights" submit=${setRights}><div class="fields"><${VhostChoice} /><${Text} label="Configure" name="configure" defaultValue=".*" /><${Text} label="Write" name="write" defaultValue=".*" /><${Text} label="Read" name="read" defaultValue=".*" /></div><//></section>
-    <section class="panel"><h2>Routing keys of topic exchanges</h2><${Table} caption="Topic rights" rows=${topics.data ?? []} columns=${topicColumns} empty="All routing keys may be used." />
-      <h3>Limit routing keys</h3><${Form} label="Set limits" submit=${setTopics}><div class="fields"><${VhostChoice} /><${Text} label="Exchange" name="exchange" required /><${Text} label="Write" name="write" defaultValue=".*" /><${Text} label="Read" name="read" defaultValue=".*" /></div><//></section>`}`;
+    ${user.data && html`<p>${user.data.tags.map((tag) => html`<${Tag} kind="on">${tag}<//> `)}${!user.data.tags.length && html`<span class="quiet">No tags: the user cannot use the HTTP API or these pages.</span>`}</p>
+    <section class="panel"><h2>Permissions</h2><p class="quiet small">Regular expressions for the names of exchanges and queues. An empty expression matches nothing.</p><${Table} caption="Permissions" rows=${permissions.data ?? []} columns=${permissionColumns} empty="No permissions in any virtual host." />
+      <h3>Set permissions</h3><${Form} label="Set permissions" submit=${setPermissions}><div class="fields"><${VhostChoice} /><${Text} label="Configure" name="configure" defaultValue=".*" /><${Text} label="Write" name="write" defaultValue=".*" /><${Text} label="Read" name="read" defaultValue=".*" /></div><//></section>
+    <section class="panel"><h2>Topic permissions</h2><p class="quiet small">Regular expressions for the routing keys that the user can publish with (write) and bind with (read) on a topic exchange.</p><${Table} caption="Topic permissions" rows=${topics.data ?? []} columns=${topicColumns} empty="No topic permissions: the user can use all routing keys." />
+      <h3>Set topic permissions</h3><${Form} label="Set topic permissions" submit=${setTopics}><div class="fields"><${VhostChoice} /><${Text} label="Exchange" name="exchange" required /><${Text} label="Write" name="write" defaultValue=".*" /><${Text} label="Read" name="read" defaultValue=".*" /></div><//></section>`}`;
 }

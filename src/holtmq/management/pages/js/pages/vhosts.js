@@ -10,14 +10,14 @@ export function Vhosts({ user }) {
     { label: "Name", sort: "name", show: (each) => html`${each.name}${each.description && html`<div class="quiet small">${each.description}</div>`}` },
     { label: "Ready", sort: "messages_ready", number: true, show: (each) => count(each.messages_ready) },
     { label: "Unacknowledged", sort: "messages_unacknowledged", number: true, show: (each) => count(each.messages_unacknowledged) },
-    { label: "From clients", number: true, sort: "recv_oct_details.rate", show: (each) => `${bytes(rateOf(each, "recv_oct"))}/s` },
-    { label: "To clients", number: true, sort: "send_oct_details.rate", show: (each) => `${bytes(rateOf(each, "send_oct"))}/s` },
-    { label: "", show: (each) => isAdministrator && html`<${Confirmed} kind="link danger" label="Delete" ariaLabel=${`Delete ${each.name}`} question=${`Delete the vhost ${each.name} with all exchanges, queues and messages in it?`} act=${async () => { await call("DELETE", at("vhosts", each.name)); reload(); return `Vhost ${each.name} was deleted.`; }} />` },
+    { label: "Received", number: true, sort: "recv_oct_details.rate", show: (each) => `${bytes(rateOf(each, "recv_oct"))}/s` },
+    { label: "Sent", number: true, sort: "send_oct_details.rate", show: (each) => `${bytes(rateOf(each, "send_oct"))}/s` },
+    { label: "", show: (each) => isAdministrator && html`<${Confirmed} kind="link danger" label="Delete" ariaLabel=${`Delete ${each.name}`} question=${`Delete the virtual host ${each.name} with all its exchanges, queues and messages?`} act=${async () => { await call("DELETE", at("vhosts", each.name)); reload(); return `Virtual host ${each.name} deleted.`; }} />` },
   ];
   const submit = async ({ elements }) => {
     await call("PUT", at("vhosts", elements.vhost.value), { description: elements.description.value });
-    return `Vhost ${elements.vhost.value} is there.`;
+    return `Virtual host ${elements.vhost.value} created.`;
   };
-  const add = isAdministrator && html`<${Opens} label="Add a vhost" kind="primary">${(close) => html`<${Form} label="Add" submit=${submit} done=${() => { close(); setVersion(version + 1); }}><div class="fields"><${Text} label="Name" name="vhost" required /><${Text} label="Description" name="description" /></div><//>`}<//>`;
-  return html`<h1>Virtual hosts</h1><${Listing} caption="vhosts" url="/api/vhosts" columns=${columns} version=${version} actions=${add} />`;
+  const add = isAdministrator && html`<${Opens} label="Add virtual host" kind="primary">${(close) => html`<${Form} label="Add" submit=${submit} done=${() => { close(); setVersion(version + 1); }}><div class="fields"><${Text} label="Name" name="vhost" required /><${Text} label="Description" name="description" /></div><//>`}<//>`;
+  return html`<h1>Virtual hosts</h1><${Listing} caption="virtual hosts" url="/api/vhosts" columns=${columns} version=${version} actions=${add} />`;
 }
