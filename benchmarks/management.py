@@ -1,8 +1,8 @@
-"""What it costs to be looked at: python -m benchmarks.management [--rounds N] [cost | listing | pages]
+"""The cost of management: python -m benchmarks.management [--rounds N] [cost | listing | pages]
 
-While a load runs at full speed, the pages are opened and closed in turns; a broker without the HTTP API gets the same load.
-"Open pages" are the requests that three tabs send (overview, queues, topology), as often as they send them; a browser on the
-same two cores would be measured along with the broker, so it is not part of this. Prints tables for benchmarks/README.md.
+`cost` opens and closes the pages in turns while a load runs at full speed, and repeats the load on a broker without the HTTP
+API. "Pages open" stands for the requests of three tabs (overview, queues, topology) at their usual intervals. There is no
+browser: on the same two cores it would be measured along with the broker. Prints tables for benchmarks/README.md.
 """
 
 from __future__ import annotations
@@ -46,13 +46,13 @@ LOADS = {
 }
 WARM_UP_S = 2
 TURN_S = 10
-"""As long as all tabs need to ask twice."""
+"""Long enough for every tab to refresh twice."""
 QUEUES = 10_000
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("parts", nargs="*", default=["cost", "listing", "pages"], help="of cost, listing, pages")
+    parser.add_argument("parts", nargs="*", default=["cost", "listing", "pages"], help="cost, listing, pages (default: all)")
     parser.add_argument("--rounds", type=int, default=5)
     options = parser.parse_args()
     if "cost" in options.parts:
@@ -65,7 +65,7 @@ def main() -> None:
 
 @dataclass
 class Slices:
-    """Turns of a few seconds, taken while one load runs: what was received, and the broker's processor time for it."""
+    """Turns of a few seconds each within one load: messages received, and the processor time that the broker used."""
 
     received: list[int] = field(default_factory=list)
     cpu_s: list[float] = field(default_factory=list)
@@ -79,7 +79,8 @@ class Slices:
 
 
 def measure_cost(rounds: int) -> None:
-    print("| load | | without HTTP | with HTTP, nobody there | with pages open | open to without | open to nobody there |")
+    """Compare throughput and processor time with and without open pages."""
+    print("| load | | without HTTP | with HTTP, no pages open | with pages open | open vs. without | open vs. no pages |")
     print("|---|---|---|---|---|---|---|")
     for name, load in LOADS.items():
         found = {state: Slices() for state in ("off", "on", "open")}
@@ -87,7 +88,7 @@ def measure_cost(rounds: int) -> None:
             turns = ("on", "open", "open", "on") if number % 2 == 0 else ("open", "on", "on", "open")
             _run_turns(load, ("off", "off"), found)
             _run_turns(load, turns, found)
-        for figure, unit in ((Slices.per_s, "messages/s"), (Slices.cpu_us, "µs of processor time a message")):
+        for figure, unit in ((Slices.per_s, "messages/s"), (Slices.cpu_us, "µs of processor time per message")):
             medians = [statistics.median(figure(slices)) for slices in found.values()]
             changes = [opened / on - 1 for on, opened in zip(figure(found["on"]), figure(found["open"]), strict=True)]
             cells = " | ".join(f"{median:,.2f}" if median < 100 else f"{median:,.0f}" for median in medians)
@@ -97,7 +98,7 @@ def measure_cost(rounds: int) -> None:
 
 
 def _run_turns(load: Load, turns: Sequence[str], found: dict[str, Slices]) -> None:
-    """One broker and one load that goes on; meanwhile the pages are opened and closed, so that neighbours in time compare."""
+    """Run one load on one broker, and open and close the pages meanwhile. Neighbouring turns can be compared."""
     http_port = "-1" if turns[0] == "off" else "0"
     with (
         tempfile.TemporaryDirectory(prefix="holtmq-bench-") as folder,
@@ -125,7 +126,7 @@ def _run_turns(load: Load, turns: Sequence[str], found: dict[str, Slices]) -> No
 
 
 class Tabs:
-    """The pages, looked at from a process of its own, so that the load generator is not held up."""
+    """The requests of open pages, sent by a separate process to keep the load generator undisturbed."""
 
     def __init__(self, ready_line: str) -> None:
         context = multiprocessing.get_context("spawn")
@@ -175,6 +176,7 @@ def fetch(base: str, path: str, method: str = "GET", body: object = None) -> byt
 
 
 def measure_listing(rounds: int) -> None:
+    """Measure the time and size of answers with 10,000 queues."""
     print("| request, 10,000 queues with messages | median | slowest | size |")
     print("|---|---|---|---|")
     with running_node(stats_interval_s=5.0) as node:
@@ -212,7 +214,7 @@ PAUSE = """() => new Promise((resolve) => {
 
 
 def measure_pages() -> None:
-    """How long a page cannot answer at most, while it loads and refreshes, with 1,000 queues."""
+    """Measure the longest pause of a page's event loop while it loads and refreshes, with 1,000 queues."""
     print("| page, 1,000 queues | first shown after | longest pause |")
     print("|---|---|---|")
     with running_node() as node, running_browser() as browser, open_page(browser, node.http.base) as page:
