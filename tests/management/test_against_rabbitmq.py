@@ -1,4 +1,4 @@
-"""The same requests to HoltMQ and to a live RabbitMQ: the same answers, as far as tools can tell."""
+"""The same requests to HoltMQ and to a live RabbitMQ: status, field names and types of the answers must agree."""
 
 from __future__ import annotations
 
@@ -206,14 +206,14 @@ ERLANG = {
     "head_message_timestamp", "consumer_capacity", "pending_raft_commands", "send_pend", "ssl_hash", "ssl_key_exchange",
     "release_series_support_status", "socket_opts", "ssl_opts", "cowboy_opts", "net_ticktime", "protocol",
 }  # fmt: skip
-"""What only RabbitMQ has, because of what it is made of."""
+"""Fields that describe RabbitMQ's Erlang runtime."""
 NOT_KEPT = {
     "user_who_performed_action", "peer_cert_issuer", "peer_cert_subject", "peer_cert_validity", "disk_reads",
     "disk_reads_details", "disk_writes", "disk_writes_details", "message_bytes_paged_out", "message_bytes_persistent",
     "message_bytes_ram", "message_bytes_unacknowledged", "messages_paged_out", "messages_persistent",
     "messages_ready_ram", "messages_unacknowledged_ram", "product_version",
 }  # fmt: skip
-"""What HoltMQ does not know of its messages without looking at each of them."""
+"""Fields that HoltMQ could only compute by a scan of all messages. HoltMQ may have fields that RabbitMQ lacks."""
 
 
 OPEN = ("arguments", "client_properties", "cluster_state", "listeners", "contexts")
@@ -246,12 +246,12 @@ def test_the_same_status(answers: list[tuple[str, Answer, Answer]]) -> None:
     assert different == []
 
 
-def test_whatever_rabbitmq_tells_is_told(answers: list[tuple[str, Answer, Answer]]) -> None:
+def test_all_fields_of_rabbitmq_exist(answers: list[tuple[str, Answer, Answer]]) -> None:
     missing = {
         what: sorted(absent)
         for what, ours, theirs in answers
         if theirs.status == 200 and (absent := _names(theirs.body) - _names(ours.body) - ERLANG - NOT_KEPT)
-        # names in these are the broker's own: applications, plugins, limits of its processes
+        # these contain names that are the broker's own: applications, plugins, limits of its processes
         if not any(each in what for each in ("/api/nodes", "/api/definitions"))
     }
     assert missing == {}
@@ -277,7 +277,7 @@ def test_routed_messages_and_paging_are_the_same(answers: list[tuple[str, Answer
 
 
 def _names(value: Any) -> set[str]:
-    """The names in an answer, apart from those in objects where names are free."""
+    """Return the field names in an answer, without those of objects whose names are free."""
     if isinstance(value, list):
         return set().union(*(_names(each) for each in value)) if value else set()
     if not isinstance(value, dict):

@@ -5,7 +5,7 @@ from __future__ import annotations
 from holtmq.management.history import History
 
 
-def test_a_rate_is_the_growth_between_the_last_two_looks() -> None:
+def test_a_rate_is_the_growth_between_the_last_two_samples() -> None:
     history = History(2, 10)
     assert history.rate(0) == 0
     history.add(0, (5, 100))
@@ -16,7 +16,7 @@ def test_a_rate_is_the_growth_between_the_last_two_looks() -> None:
     assert (history.rate(0), history.rate(1)) == (0, -5)
 
 
-def test_what_stays_as_it_is_costs_no_rows() -> None:
+def test_unchanged_values_add_no_rows() -> None:
     history = History(1, 5)
     history.add(0, (1,))
     for at_ms in range(1000, 100_000, 1000):
@@ -26,7 +26,7 @@ def test_what_stays_as_it_is_costs_no_rows() -> None:
     assert history.at([70_000, 1000, 500], 0) == [2, 2, 1]
 
 
-def test_old_rows_go() -> None:
+def test_old_rows_are_dropped() -> None:
     history = History(1, 3)
     for number in range(10):
         history.add(number * 1000, (number,))
@@ -35,7 +35,7 @@ def test_old_rows_go() -> None:
     assert history.last()[0] == 9
 
 
-def test_samples_are_those_of_rabbitmq() -> None:
+def test_samples_have_rabbitmqs_form() -> None:
     history = History(1, 100)
     for second in range(0, 30, 5):
         history.add(second * 1000, (second * 10,))

@@ -1,4 +1,4 @@
-"""Metrics: what Prometheus reads, under names that dashboards for RabbitMQ know."""
+"""Metrics in Prometheus' format, with the names that RabbitMQ's dashboards use."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ OVERVIEW_DASHBOARD = [
     "rabbitmq_queues_declared_total",
     "rabbitmq_queues_created_total",
 ]
-"""What RabbitMQ's own dashboard for Grafana, "RabbitMQ-Overview", asks for."""
+"""The metrics that RabbitMQ's dashboard for Grafana, "RabbitMQ-Overview", queries."""
 
 
 def samples(node: Node, path: str = "/metrics") -> dict[str, dict[tuple[tuple[str, str], ...], float]]:
@@ -54,7 +54,7 @@ def samples(node: Node, path: str = "/metrics") -> dict[str, dict[tuple[tuple[st
     return found
 
 
-def test_the_names_that_dashboards_ask_for_are_there(node: Node) -> None:
+def test_the_metrics_of_rabbitmqs_dashboard_exist(node: Node) -> None:
     known = samples(node)
     assert [name for name in OVERVIEW_DASHBOARD if name not in known] == []
 
@@ -80,7 +80,7 @@ def test_counters_and_gauges_follow_the_traffic(node: Node) -> None:
     assert samples(node)["rabbitmq_connection_incoming_bytes_total"][()] >= received > 0
 
 
-def test_the_dashboard_asks_only_for_what_there_is(node: Node) -> None:
+def test_our_dashboard_queries_only_existing_metrics(node: Node) -> None:
     known = {*samples(node), *samples(node, "/metrics/per-object")}
     asked = set(re.findall(r"\b(?:rabbitmq|holtmq)_[a-z_]+", json.dumps(json.loads(DASHBOARD.read_text())["panels"])))
     assert len(asked) > 10

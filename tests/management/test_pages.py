@@ -101,7 +101,7 @@ def button(page: Page, name: str) -> None:
     page.get_by_role("button", name=name, exact=True).click()
 
 
-def told(page: Page, text: str) -> None:
+def expect_notification(page: Page, text: str) -> None:
     expect(page.locator(".toasts")).to_contain_text(text)
 
 
@@ -192,7 +192,7 @@ def test_a_queue_is_created_used_and_deleted(page: Page, node: Node) -> None:
     expect(dialog.get_by_role("alert")).to_contain_text("expected an integer from 0")
     dialog.get_by_label("Arguments 1: value").fill("50")
     dialog.get_by_role("button", name="Add", exact=True).click()
-    told(page, "Queue jobs/<b>1</b> %2F 🦦 created.")
+    expect_notification(page, "Queue jobs/<b>1</b> %2F 🦦 created.")
     page.get_by_role("link", name="jobs/<b>1</b> %2F 🦦").click()
     expect(page.get_by_role("heading", level=1)).to_have_text("jobs/<b>1</b> %2F 🦦")
     expect(page.get_by_text("x-max-length=50").first).to_be_visible()
@@ -202,7 +202,7 @@ def test_a_queue_is_created_used_and_deleted(page: Page, node: Node) -> None:
     page.get_by_label("content_type").fill("text/html")
     page.get_by_label("priority").fill("3")
     button(page, "Publish")
-    told(page, "Message published and routed.")
+    expect_notification(page, "Message published and routed.")
     button(page, "Get messages")
     expect(page.get_by_label("Message 1")).to_contain_text("<script>alert(1)</script>")
     expect(page.get_by_label("Message 1")).to_contain_text('content_type="text/html", delivery_mode=2, priority=3')
@@ -214,15 +214,15 @@ def test_a_queue_is_created_used_and_deleted(page: Page, node: Node) -> None:
     expect(page.get_by_role("dialog").get_by_role("alert")).to_contain_text("no queue 'nowhere'")
     page.get_by_role("dialog").get_by_label("Destination queue").fill("elsewhere")
     page.get_by_role("dialog").get_by_role("button", name="Move", exact=True).click()
-    told(page, "1 message moved to elsewhere.")
+    expect_notification(page, "1 message moved to elsewhere.")
     assert node.http.get("/api/queues/%2F/elsewhere")["messages"] == 1
 
     button(page, "Purge")
     page.get_by_role("dialog").get_by_role("button", name="Purge").click()
-    told(page, "🦦 purged.")
+    expect_notification(page, "🦦 purged.")
     button(page, "Delete")
     page.get_by_role("dialog").get_by_role("button", name="Delete").click()
-    told(page, "🦦 deleted.")
+    expect_notification(page, "🦦 deleted.")
     expect(page.get_by_role("heading", level=1)).to_have_text("Queues")
     assert [queue["name"] for queue in node.http.get("/api/queues")] == ["elsewhere"]
 
@@ -235,7 +235,7 @@ def test_an_exchange_and_its_bindings(page: Page, node: Node) -> None:
     dialog.get_by_label("Name", exact=True).fill("desks")
     dialog.get_by_label("Type").select_option("headers")
     dialog.get_by_role("button", name="Add", exact=True).click()
-    told(page, "Exchange desks created.")
+    expect_notification(page, "Exchange desks created.")
     page.get_by_role("link", name="desks").click()
     button(page, "Bind")
     dialog.get_by_label("Name", exact=True).fill("q")
@@ -247,7 +247,7 @@ def test_an_exchange_and_its_bindings(page: Page, node: Node) -> None:
     dialog.get_by_label("Metadata 1: name").fill("owner")
     dialog.get_by_label("Metadata 1: value").fill("the shop")
     dialog.get_by_role("button", name="Bind", exact=True).click()
-    told(page, "Bound q to desks.")
+    expect_notification(page, "Bound q to desks.")
     (binding,) = node.http.get("/api/bindings?default_exchange=false")
     assert (binding["arguments"], binding["metadata"]) == ({"vip": True}, {"owner": "the shop"})
     for place, table in (
@@ -269,22 +269,22 @@ def test_an_exchange_and_its_bindings(page: Page, node: Node) -> None:
     page.get_by_label("Headers 1: type").select_option("boolean")
     page.get_by_label("Headers 1: value").fill("true")
     button(page, "Publish")
-    told(page, "Message published and routed.")
+    expect_notification(page, "Message published and routed.")
 
     page.get_by_role("button", name=re.compile("Unbind q from desks")).click()
     page.get_by_role("dialog").get_by_role("button", name="Unbind", exact=True).click()
-    told(page, "Binding deleted.")
+    expect_notification(page, "Binding deleted.")
     visit(page, "bindings")
     button(page, "Bind")
     dialog.get_by_label("From exchange").fill("desks")
     dialog.get_by_role("combobox", name="To", exact=True).select_option("exchange")
     dialog.get_by_label("Name", exact=True).fill("amq.fanout")
     dialog.get_by_role("button", name="Bind", exact=True).click()
-    told(page, "Bound amq.fanout to desks.")
+    expect_notification(page, "Bound amq.fanout to desks.")
     visit(page, "exchanges/%2F/desks")
     button(page, "Delete")
     dialog.get_by_role("button", name="Delete").click()
-    told(page, "Exchange desks deleted.")
+    expect_notification(page, "Exchange desks deleted.")
 
 
 def test_users_permissions_vhosts_and_policies(page: Page, node: Node) -> None:
@@ -337,18 +337,18 @@ def test_users_permissions_vhosts_and_policies(page: Page, node: Node) -> None:
     dialog.get_by_label("Password").fill("other")
     dialog.get_by_label("Tags").fill("monitoring, policymaker")
     dialog.get_by_role("button", name="Update", exact=True).click()
-    told(page, "User bob updated.")
+    expect_notification(page, "User bob updated.")
     assert node.http.as_user("bob:other").get("/api/whoami")["tags"] == ["monitoring", "policymaker"]
     page.get_by_role("button", name="Clear permissions in shop").click()
     dialog.get_by_role("button", name="Clear", exact=True).click()
     expect(page.get_by_text("No permissions in any virtual host")).to_be_visible()
     button(page, "Delete")
     dialog.get_by_role("button", name="Delete").click()
-    told(page, "User bob deleted.")
+    expect_notification(page, "User bob deleted.")
     visit(page, "vhosts")
     page.get_by_role("button", name="Delete shop").click()
     dialog.get_by_role("button", name="Delete", exact=True).click()
-    told(page, "Virtual host shop deleted.")
+    expect_notification(page, "Virtual host shop deleted.")
 
 
 def test_an_open_dialog_stays_with_its_row(page: Page, node: Node) -> None:
@@ -359,7 +359,7 @@ def test_an_open_dialog_stays_with_its_row(page: Page, node: Node) -> None:
     node.http.delete("/api/policies/%2F/a")
     expect(page.get_by_role("button", name="Delete the policy a")).to_have_count(0, timeout=10_000)
     page.get_by_role("dialog").get_by_role("button", name="Delete", exact=True).click()
-    told(page, "Policy b deleted.")
+    expect_notification(page, "Policy b deleted.")
     assert [policy["name"] for policy in node.http.get("/api/policies")] == ["c"]
 
 
@@ -378,7 +378,7 @@ def test_definitions_are_exported_and_imported(page: Page, node: Node, tmp_path:
     expect(page.get_by_role("alert")).to_contain_text("queues[0].name: expected a string, got nothing")
     page.get_by_label("File").set_input_files(path)
     button(page, "Import")
-    told(page, "definitions.json imported.")
+    expect_notification(page, "definitions.json imported.")
     assert node.http.get("/api/queues/%2F/kept")["name"] == "kept"
 
 
@@ -394,7 +394,7 @@ def test_connections_channels_and_consumers(page: Page, node: Node) -> None:
     expect(page.get_by_text("connected since")).to_be_visible()
     button(page, "Close connection")
     page.get_by_role("dialog").get_by_role("button", name="Close connection").click()
-    told(page, "closed.")
+    expect_notification(page, "closed.")
     expect(page.get_by_text("No connections.")).to_be_visible()
     amqp.drop()
 
@@ -422,7 +422,7 @@ def test_the_route_explorer_shows_the_route_and_tries_a_binding(browser: Browser
         expect(page.get_by_text("With the new binding, the message also reaches food.")).to_be_visible()
         expect(page.locator(".edge.new")).to_be_attached()
         button(page, "Create binding")
-        told(page, "Bound food to orders.")
+        expect_notification(page, "Bound food to orders.")
         expect(page.get_by_text("Routed to 3 queues")).to_be_visible()
         shop_node.http.delete("/api/bindings/%2F/e/orders/q/food/orders.food.%2523")
 
@@ -491,11 +491,30 @@ def test_a_pipeline_without_reports_says_how_to_write_one(page: Page, browser: B
     expect(page.get_by_text("This broker was started without a report folder.")).to_be_visible()
     expect(page.get_by_text("holtmq serve --reports reports/")).to_be_visible()
     expect(page.get_by_text("holtmq pipeline report ARCHIVE")).to_be_visible()
+    _check(page, 1280, "pipeline")
     with running_node(reports=str(tmp_path)) as node, open_page(browser, node.http.base) as other:
         log_in(other, node.http.base)
         visit(other, "pipeline")
         expect(other.get_by_text(f"The report folder of this broker is {tmp_path}.")).to_be_visible()
         expect(other.get_by_text(f"--html {tmp_path}/traffic.html")).to_be_visible()
+
+
+@pytest.mark.parametrize(
+    ("place", "text"),
+    [
+        ("connections", "No connections."),
+        ("channels", "No open channels."),
+        ("consumers", "No consumers."),
+        ("queues", "No queues."),
+        ("bindings", "No bindings."),
+        ("topology", "No queues, and no exchanges besides the predeclared ones."),
+        ("policies", "No policies."),
+    ],
+)
+def test_an_empty_page_says_so(page: Page, place: str, text: str) -> None:
+    visit(page, place)
+    expect(page.locator(".empty")).to_contain_text(text)
+    _check(page, 1280, place)
 
 
 def test_reports_open_within_the_page(browser: Browser, shop_node: Node) -> None:

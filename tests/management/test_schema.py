@@ -1,4 +1,4 @@
-"""The API does what its description says, whatever is thrown at it."""
+"""The HTTP API conforms to its OpenAPI description, for any input."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from holtmq.management.openapi import describe_api
 from tests.management.conftest import Node, running_node
 from tests.management.http import Http
 
-# A 500 is in no description, so the first check finds it; 503 is an honest answer of a health check.
+# The description has no status 500, so the first check reports it. It has 503 for health checks that fail.
 schema = schemathesis.openapi.from_dict(describe_api())
 CHECKS = [status_code_conformance, content_type_conformance, response_schema_conformance]
 FUZZER = ("fuzzer", "fuzz")
@@ -38,7 +38,7 @@ def test_every_operation_answers_as_described(case: Any, fuzzed: Node) -> None:
 
 
 def _login(http: Http) -> None:
-    """Somebody may have been deleted on the way."""
+    """Create the user and its permissions again: an earlier request may have deleted them."""
     if http.as_user(":".join(FUZZER)).call("GET", "/api/whoami").status != 200:
         http.put(f"/api/users/{FUZZER[0]}", {"password": FUZZER[1], "tags": "administrator"})
     http.put(f"/api/permissions/%2F/{FUZZER[0]}", {"configure": ".*", "write": ".*", "read": ".*"})

@@ -37,7 +37,7 @@ from holtmq.management.statistics import Statistics
 
 log = logging.getLogger(__name__)
 
-MOST_BYTES = 20 * 1024 * 1024
+MAX_BODY_BYTES = 20 * 1024 * 1024
 """Maximum size of a request's body, as in RabbitMQ."""
 DISK_TIMEOUT_S = 30.0
 REALM = 'Basic realm="HoltMQ Management"'
@@ -60,7 +60,7 @@ LOCAL_NAMES = ("localhost", "ip6-localhost")
 
 
 class TooLargeError(HoltmqError):
-    """The body of the request exceeds `MOST_BYTES`."""
+    """The body of the request exceeds `MAX_BODY_BYTES`."""
 
 
 class ForeignRequestError(HoltmqError):
@@ -183,13 +183,13 @@ def _as_asked(listing: Listing, result: list[dict[str, Any]] | dict[str, Any]) -
 async def _read(request: Request) -> bytes:
     """Read the body. Refuse it as soon as it is too large."""
     announced = request.headers.get("content-length", "0")
-    if announced.isdigit() and int(announced) > MOST_BYTES:
-        raise TooLargeError(f"expected a body of at most {MOST_BYTES} bytes, got {announced}")
+    if announced.isdigit() and int(announced) > MAX_BODY_BYTES:
+        raise TooLargeError(f"expected a body of at most {MAX_BODY_BYTES} bytes, got {announced}")
     content = bytearray()
     async for chunk in request.stream():
         content += chunk
-        if len(content) > MOST_BYTES:
-            raise TooLargeError(f"expected a body of at most {MOST_BYTES} bytes, got more")
+        if len(content) > MAX_BODY_BYTES:
+            raise TooLargeError(f"expected a body of at most {MAX_BODY_BYTES} bytes, got more")
     return bytes(content)
 
 

@@ -15,9 +15,9 @@ from holtmq.management.node import Node
 from holtmq.management.statistics import Statistics
 
 STOP_S = 2
-MOST_REQUESTS = 500
+MAX_REQUESTS = 500
 BACKLOG = 128
-MOST_HEAD_BYTES = 64 * 1024
+MAX_HEAD_BYTES = 64 * 1024
 """Maximum size of a request's head. h11 enforces it; httptools accepts any size."""
 
 
@@ -54,13 +54,13 @@ class HttpServer:
                 app,
                 loop="none",
                 http="h11",
-                h11_max_incomplete_event_size=MOST_HEAD_BYTES,
+                h11_max_incomplete_event_size=MAX_HEAD_BYTES,
                 ws="none",
                 lifespan="off",
                 log_config=None,
                 access_log=False,
                 server_header=False,
-                limit_concurrency=MOST_REQUESTS,
+                limit_concurrency=MAX_REQUESTS,
                 timeout_graceful_shutdown=STOP_S,
             )
             settings.load()

@@ -11,8 +11,8 @@ import re2
 from holtmq.errors import InvalidValueError
 
 PAGE_SIZE = 100
-LARGEST_PAGE = 500
-LONGEST_PATTERN = 200
+MAX_PAGE_SIZE = 500
+MAX_PATTERN_LENGTH = 200
 
 
 class NameFilter(Protocol):
@@ -48,7 +48,7 @@ class Listing:
         """Read the parameters from a query."""
         page = None
         if "page" in query:
-            size = _number(query, "page_size", PAGE_SIZE, LARGEST_PAGE)
+            size = _number(query, "page_size", PAGE_SIZE, MAX_PAGE_SIZE)
             page = Page(_number(query, "page", 1, 2**31), size)
         return cls(
             name=_pattern(query) if page is not None or "name" in query else None,
@@ -127,8 +127,8 @@ def _pattern(query: Mapping[str, str]) -> NameFilter | None:
     text = query.get("name", "")
     if not text:
         return None
-    if len(text) > LONGEST_PATTERN:
-        raise InvalidValueError(f"name: expected at most {LONGEST_PATTERN} characters, got {len(text)}")
+    if len(text) > MAX_PATTERN_LENGTH:
+        raise InvalidValueError(f"name: expected at most {MAX_PATTERN_LENGTH} characters, got {len(text)}")
     options = re2.Options()
     options.case_sensitive = False
     options.log_errors = False

@@ -34,7 +34,7 @@ BODY = "body"
 ANY = "/"
 """The key for any one segment of a path. No segment can contain a slash."""
 NUMBER = re.compile(r"-?[0-9]{1,18}")
-LONGEST_CHART = 1000
+MAX_CHART_SAMPLES = 1000
 
 
 class BodyFields(Fields):
@@ -131,8 +131,10 @@ class Call:
         if not all(number.isascii() and number.isdigit() and int(number[:9]) > 0 for number in numbers):
             raise InvalidValueError(f"{kind}_age and {kind}_incr: expected seconds as integers above 0, got {numbers}")
         age_s, step_s = (int(number[:9]) for number in numbers)
-        if age_s // step_s > LONGEST_CHART:
-            raise InvalidValueError(f"{kind}_age: expected at most {LONGEST_CHART} steps of {kind}_incr, got {age_s // step_s}")
+        if age_s // step_s > MAX_CHART_SAMPLES:
+            raise InvalidValueError(
+                f"{kind}_age: expected at most {MAX_CHART_SAMPLES} steps of {kind}_incr, got {age_s // step_s}"
+            )
         return Span(age_s, step_s)
 
     def flag(self, name: str) -> bool:

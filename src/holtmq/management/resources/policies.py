@@ -15,7 +15,7 @@ from holtmq.topology import Policy
 from holtmq.topology.definitions_file import POLICY_TARGETS
 
 TEXTS = ("dead-letter-exchange", "dead-letter-routing-key", "overflow", "alternate-exchange")
-LEFT_ALONE = (
+CLUSTER_SETTINGS = (
     "ha-mode", "ha-params", "ha-sync-mode", "ha-sync-batch-size", "ha-promote-on-shutdown", "ha-promote-on-failure",
     "queue-mode", "queue-version", "queue-master-locator", "queue-leader-locator", "consumer-timeout",
     "federation-upstream", "federation-upstream-set",
@@ -113,5 +113,5 @@ def _require_definition(definition: Table) -> None:
                 raise DefinitionsError(path, f"expected a string, got {describe(value)}")
             if name == "overflow" and value not in OVERFLOWS:
                 raise DefinitionsError(path, f"expected one of {', '.join(OVERFLOWS)}, got {value!r}")
-        elif name not in LEFT_ALONE:
+        elif name not in CLUSTER_SETTINGS:
             raise DefinitionsError(path, f"expected one of {', '.join((*POLICY_NUMBERS, *TEXTS))}, got {name!r}")

@@ -21,8 +21,8 @@ from holtmq.topology import Binding
 from holtmq.topology.definitions_file import Fields
 
 ACK_MODES = ("ack_requeue_true", "reject_requeue_true", "ack_requeue_false", "reject_requeue_false")
-MOST_MESSAGES = 10_000
-MOST_BYTES = 64 * 1024 * 1024
+MAX_MESSAGES = 10_000
+MAX_BYTES = 64 * 1024 * 1024
 """Maximum total size of the bodies that one `get` returns."""
 SLICE = 500
 """Number of queues listed, or messages moved, before the event loop can run other tasks."""
@@ -38,7 +38,7 @@ FETCH = {
     "type": "object",
     "required": ["count", "ackmode", "encoding"],
     "properties": {
-        "count": {"type": "integer", "minimum": 1, "maximum": MOST_MESSAGES},
+        "count": {"type": "integer", "minimum": 1, "maximum": MAX_MESSAGES},
         "ackmode": {"enum": list(ACK_MODES)},
         "encoding": {"enum": ["auto", "base64"]},
         "truncate": {"type": "integer", "minimum": 0},
@@ -212,15 +212,15 @@ def get_messages(call: Call) -> list[dict[str, Any]]:
 
 def _count(fields: Fields) -> int:
     count = fields.integer("count", 0)
-    if not 1 <= count <= MOST_MESSAGES:
-        raise DefinitionsError("body.count", f"expected a number from 1 to {MOST_MESSAGES}, got {count}")
+    if not 1 <= count <= MAX_MESSAGES:
+        raise DefinitionsError("body.count", f"expected a number from 1 to {MAX_MESSAGES}, got {count}")
     return count
 
 
 def _fetch(channel: Channel, queue: str, count: int) -> list[Fetched]:
     fetched: list[Fetched] = []
     size = 0
-    while len(fetched) < count and size < MOST_BYTES:
+    while len(fetched) < count and size < MAX_BYTES:
         one = channel.get(queue, is_auto_ack=False)
         if one is None:
             break

@@ -1,7 +1,7 @@
 // Requests to the broker. Credentials are kept until the tab is closed and sent with every request; there are no cookies.
 
 // Browsers resolve the segments "." and ".." even if they are encoded: request a path that does not exist, not another resource.
-const UNSPEAKABLE = "/api/browsers-cannot-send-this-name";
+const UNSENDABLE = "/api/browsers-cannot-send-this-name";
 const STORED = "holtmq.login";
 
 export class ApiError extends Error {
@@ -22,7 +22,7 @@ export const login = {
 
 /** The path of a resource. A segment may contain any character, including slashes. */
 export function at(...segments) {
-  if (segments.some((segment) => segment === "." || segment === "..")) return UNSPEAKABLE;
+  if (segments.some((segment) => segment === "." || segment === "..")) return UNSENDABLE;
   return "/api/" + segments.map(encodeURIComponent).join("/");
 }
 

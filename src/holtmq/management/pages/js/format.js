@@ -34,6 +34,9 @@ const time = new Intl.DateTimeFormat("en", { hour: "2-digit", minute: "2-digit",
 /** A point in time in the browser's time zone: 2024-01-31 12:00:00. */
 export const moment = (value) => dateAndTime.format(new Date(value)).replace(",", "");
 
+/** The same without seconds. */
+export const minute = (value) => moment(value).slice(0, -3);
+
 export const clock = (value) => time.format(new Date(value));
 
 export const rateOf = (stats, name) => stats?.[`${name}_details`]?.rate ?? 0;

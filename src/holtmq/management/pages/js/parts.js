@@ -2,7 +2,7 @@
 
 import { html, useEffect, useRef, useState } from "./html.js";
 import { call, query } from "./api.js";
-import { tell, useDebounced, useResource } from "./state.js";
+import { notify, useDebounced, useResource } from "./state.js";
 import { count } from "./format.js";
 
 const PAGE_SIZE = 50;
@@ -98,7 +98,7 @@ export function Dialog({ title, onClose, children }) {
 }
 
 /** A button that opens a dialog. `children` is called with a function that closes it. */
-export function Opens({ label, title = label, kind = "", children }) {
+export function DialogButton({ label, title = label, kind = "", children }) {
   const [isOpen, setIsOpen] = useState(false);
   const close = () => setIsOpen(false);
   return html`<button type="button" class=${kind} onClick=${() => setIsOpen(true)}>${label}</button>
@@ -114,8 +114,8 @@ export function Form({ submit, label, done, children, kind = "primary" }) {
     setIsBusy(true);
     setError(null);
     try {
-      const told = await submit(event.target);
-      if (told) tell(told);
+      const message = await submit(event.target);
+      if (message) notify(message);
       done?.();
     } catch (failure) {
       setError(failure);
@@ -126,7 +126,7 @@ export function Form({ submit, label, done, children, kind = "primary" }) {
 }
 
 /** A button for an action that cannot be undone. It asks for confirmation. */
-export function Confirmed({ label, question, act, kind = "danger", ariaLabel }) {
+export function ConfirmButton({ label, question, act, kind = "danger", ariaLabel }) {
   const [isOpen, setIsOpen] = useState(false);
   const close = () => setIsOpen(false);
   return html`<button type="button" class=${kind} aria-label=${ariaLabel} onClick=${() => setIsOpen(true)}>${label}</button>

@@ -54,7 +54,7 @@ export function onToast(show) {
 }
 
 /** Show a notification. */
-export function tell(text, kind = "") {
+export function notify(text, kind = "") {
   showToast({ text, kind });
 }
 

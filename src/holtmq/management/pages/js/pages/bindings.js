@@ -1,8 +1,8 @@
 import { html, useState } from "../html.js";
 import { at, call, exchangeName } from "../api.js";
 import { link, useResource } from "../state.js";
-import { ArgumentList, Arguments, Choice, Confirmed, Form, Listing, Opens, Table, Tag, Text, readArguments } from "../parts.js";
-import { moment } from "../format.js";
+import { ArgumentList, Arguments, Choice, ConfirmButton, Form, Listing, DialogButton, Table, Tag, Text, readArguments } from "../parts.js";
+import { minute } from "../format.js";
 import { VhostChoice, useVhosts } from "../vhosts.js";
 import { shownName } from "./exchanges.js";
 
@@ -17,21 +17,22 @@ const columns = (reload) => [
   { label: "Routing key", sort: "routing_key", show: (each) => html`<code class="wrap">${each.routing_key}</code>` },
   { label: "Arguments", has: (each) => Object.keys(each.arguments).length > 0, show: (each) => html`<${ArgumentList} value=${each.arguments} />` },
   { label: "Metadata", has: (each) => Object.keys(each.metadata).length > 0, show: (each) => html`<${ArgumentList} value=${each.metadata} />` },
-  { label: "Created", sort: "created_at", has: (each) => each.created_at, show: (each) => (each.created_at ? html`<time class="quiet small" datetime=${each.created_at} title=${each.created_at}>${moment(each.created_at)}</time>` : "") },
+  { label: "Created", sort: "created_at", has: (each) => each.created_at, show: (each) => (each.created_at ? html`<time class="quiet small" datetime=${each.created_at} title=${each.created_at}>${minute(each.created_at)}</time>` : "") },
   {
     label: "",
-    show: (each) => each.source && html`<${Confirmed} kind="link danger" label="Unbind" ariaLabel=${`Unbind ${each.destination} from ${each.source}, routing key ${each.routing_key}`}
+    show: (each) => each.source && html`<${ConfirmButton} kind="link danger" label="Unbind" ariaLabel=${`Unbind ${each.destination} from ${each.source}, routing key ${each.routing_key}`}
       question=${`Delete the binding from ${each.source} to ${each.destination} with the routing key “${each.routing_key}”?`} act=${async () => { await call("DELETE", bindingAt(each)); reload(); return "Binding deleted."; }} />`,
   },
 ];
 
-export const BindingTable = ({ caption, rows, reload }) => html`<${Table} caption=${caption} rows=${rows} columns=${columns(reload)} empty="No bindings." />`;
+/** The bindings of one exchange or queue. `omit` is the label of the column that names it. */
+export const BindingTable = ({ caption, rows, reload, omit }) => html`<${Table} caption=${caption} rows=${rows} columns=${columns(reload).filter((column) => column.label !== omit)} empty="No bindings." />`;
 
 export function Bindings() {
   const [version, setVersion] = useState(0);
   const [hasDefault, setHasDefault] = useState(false);
   const vhosts = useVhosts();
-  const add = html`<${Opens} label="Bind" kind="primary">${(close) => html`<${BindForm} vhost=${vhosts[0]} isVhostFree done=${() => { close(); setVersion(version + 1); }} />`}<//>`;
+  const add = html`<${DialogButton} label="Bind" kind="primary">${(close) => html`<${BindForm} vhost=${vhosts[0]} isVhostFree done=${() => { close(); setVersion(version + 1); }} />`}<//>`;
   const listed = (reload) => [...columns(reload).slice(0, 2), { label: "Virtual host", sort: "vhost", show: (each) => each.vhost }, ...columns(reload).slice(2)];
   const filters = html`<label class="check small"><input type="checkbox" checked=${hasDefault} onChange=${(event) => setHasDefault(event.target.checked)} /> Include the default exchange</label>`;
   return html`<h1>Bindings</h1><${Listing} caption="bindings" url="/api/bindings" initialSort="source" parameters=${{ default_exchange: hasDefault ? "" : "false" }} columns=${listed} version=${version} actions=${add} filters=${filters} empty="No bindings." />`;

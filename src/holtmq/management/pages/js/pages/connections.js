@@ -1,7 +1,7 @@
 import { html } from "../html.js";
 import { at, call } from "../api.js";
 import { go, link, useResource } from "../state.js";
-import { ArgumentList, Confirmed, Facts, Failure, Listing, Table, Tag } from "../parts.js";
+import { ArgumentList, ConfirmButton, Facts, Failure, Listing, Table, Tag } from "../parts.js";
 import { bytes, count, moment, rateOf } from "../format.js";
 import { channelColumns } from "./channels.js";
 
@@ -22,7 +22,7 @@ export function Connections() {
     { label: "Channels", sort: "channels", number: true, show: (each) => count(each.channels) },
     { label: "Received", number: true, sort: "recv_oct_details.rate", show: (each) => `${bytes(rateOf(each, "recv_oct"))}/s` },
     { label: "Sent", number: true, sort: "send_oct_details.rate", show: (each) => `${bytes(rateOf(each, "send_oct"))}/s` },
-    { label: "", show: (each) => html`<${Confirmed} kind="link danger" label="Close" ariaLabel=${`Close ${each.name}`} question=${`Close the connection ${each.name}? ${RECONNECTS}`} act=${async () => { const told = await close(each.name)(); reload(); return told; }} />` },
+    { label: "", show: (each) => html`<${ConfirmButton} kind="link danger" label="Close" ariaLabel=${`Close ${each.name}`} question=${`Close the connection ${each.name}? ${RECONNECTS}`} act=${async () => { const message = await close(each.name)(); reload(); return message; }} />` },
   ];
   return html`<h1>Connections</h1><${Listing} caption="connections" url="/api/connections" columns=${columns} empty="No connections." />`;
 }
@@ -40,7 +40,7 @@ export function Connection({ of: [name] }) {
   const { data, error } = useResource(at("connections", name));
   const channels = useResource(at("connections", name, "channels"));
   return html`<p class="crumbs"><a href="#/connections">Connections</a></p><div class="row spread"><h1>${name}</h1>
-      ${data && html`<${Confirmed} label="Close connection" question=${`Close this connection? ${RECONNECTS}`} act=${async () => { const told = await close(name)(); go("connections"); return told; }} />`}</div>
+      ${data && html`<${ConfirmButton} label="Close connection" question=${`Close this connection? ${RECONNECTS}`} act=${async () => { const message = await close(name)(); go("connections"); return message; }} />`}</div>
     <${Failure} error=${error} />
     ${data && html`<section class="panel"><${Facts} of=${{
       user: data.user, "virtual host": data.vhost, state: data.state, "connection name": data.user_provided_name, "connected since": moment(data.connected_at), "SASL mechanism": data.auth_mechanism,

@@ -1,7 +1,7 @@
 import { html, useState } from "../html.js";
 import { at, call, exchangeName } from "../api.js";
 import { go, link, useResource } from "../state.js";
-import { ArgumentList, Arguments, Check, Choice, Confirmed, Facts, Failure, Field, Form, Listing, Opens, Tag, Text, readArguments } from "../parts.js";
+import { ArgumentList, Arguments, Check, Choice, ConfirmButton, Facts, Failure, Field, Form, Listing, DialogButton, Tag, Text, readArguments } from "../parts.js";
 import { asRates, Chart } from "../chart.js";
 import { count, rate, rateOf } from "../format.js";
 import { VhostChoice } from "../vhosts.js";
@@ -21,7 +21,7 @@ export function Exchanges() {
     { label: "Published", sort: "message_stats.publish_in_details.rate", number: true, show: (each) => rate(rateOf(each.message_stats, "publish_in")) },
     { label: "Routed", sort: "message_stats.publish_out_details.rate", number: true, show: (each) => rate(rateOf(each.message_stats, "publish_out")) },
   ];
-  const add = html`<${Opens} label="Add exchange" kind="primary">${(close) => html`<${DeclareExchange} done=${() => { close(); setVersion(version + 1); }} />`}<//>`;
+  const add = html`<${DialogButton} label="Add exchange" kind="primary">${(close) => html`<${DeclareExchange} done=${() => { close(); setVersion(version + 1); }} />`}<//>`;
   return html`<h1>Exchanges</h1><${Listing} caption="exchanges" url="/api/exchanges" columns=${columns} version=${version} actions=${add} />`;
 }
 
@@ -54,16 +54,16 @@ export function ExchangePage({ of: [vhost, name] }) {
   };
   return html`<p class="crumbs"><a href="#/exchanges">Exchanges</a> in virtual host ${vhost}</p><div class="row spread"><h1>${shownName(realName)}</h1><div class="row">
       <a class="button" href=${`#/explorer?vhost=${encodeURIComponent(vhost)}&exchange=${encodeURIComponent(realName)}`}>Explore routes</a>
-      ${isOurs && html`<${Confirmed} label="Delete" question=${`Delete the exchange ${name} and its bindings?`} act=${remove} />`}</div></div>
+      ${isOurs && html`<${ConfirmButton} label="Delete" question=${`Delete the exchange ${name} and its bindings?`} act=${remove} />`}</div></div>
     <${Failure} error=${error} />
     ${data && html`<div class="grid"><section class="panel"><${Facts} of=${{
       type: html`<${Tag} kind=${data.type}>${data.type}<//>`, durable: data.durable ? "yes" : "no", "auto-delete": data.auto_delete ? "yes" : "no", internal: data.internal ? "yes" : "no", policy: data.policy,
       arguments: Object.keys(data.arguments).length ? html`<${ArgumentList} value=${data.arguments} />` : null, published: count(stats.publish_in ?? 0), routed: count(stats.publish_out ?? 0),
     }} />${data.outgoing.length > 0 && html`<h2 style=${{ marginTop: "1rem" }}>Currently routes to</h2><ul>${data.outgoing.map((each) => html`<li><a href=${link("queues", vhost, each.queue.name)}>${each.queue.name}</a> ${rate(each.stats.publish_details.rate)}</li>`)}</ul>`}</section>
       <div class="panel"><${Chart} title="Message rates" isRate lines=${{ published: asRates(stats.publish_in_details?.samples), routed: asRates(stats.publish_out_details?.samples) }} /></div></div>
-    <section class="panel"><div class="row spread"><h2>Bindings from this exchange</h2>${realName && html`<${Opens} label="Bind" title=${`Bind ${name}`} kind="primary">${(close) => html`<${BindForm} vhost=${vhost} source=${name} done=${() => { close(); reload(); }} />`}<//>`}</div>
-      <${BindingTable} caption="Bindings from this exchange" rows=${from.data ?? []} reload=${reload} /></section>
-    ${to.data?.length > 0 && html`<section class="panel"><h2>Bindings to this exchange</h2><${BindingTable} caption="Bindings to this exchange" rows=${to.data} reload=${reload} /></section>`}
+    <section class="panel"><div class="row spread"><h2>Bindings from this exchange</h2>${realName && html`<${DialogButton} label="Bind" title=${`Bind ${name}`} kind="primary">${(close) => html`<${BindForm} vhost=${vhost} source=${name} done=${() => { close(); reload(); }} />`}<//>`}</div>
+      <${BindingTable} caption="Bindings from this exchange" omit="From" rows=${from.data ?? []} reload=${reload} /></section>
+    ${to.data?.length > 0 && html`<section class="panel"><h2>Bindings to this exchange</h2><${BindingTable} caption="Bindings to this exchange" omit="To" rows=${to.data} reload=${reload} /></section>`}
     ${!data.internal && html`<section class="panel"><h2>Publish a message</h2><${Publish} vhost=${vhost} exchange=${name} /></section>`}`}`;
 }
 

@@ -2,7 +2,7 @@
 
 import { html, useEffect, useState } from "../html.js";
 import { at, call, exchangeName } from "../api.js";
-import { link, tell, useDebounced, useResource } from "../state.js";
+import { link, notify, useDebounced, useResource } from "../state.js";
 import { ArgumentList, Arguments, Check, Choice, Failure, Tag, Text, readArguments } from "../parts.js";
 import { Graph } from "../graph.js";
 import { useVhosts } from "../vhosts.js";
@@ -47,7 +47,7 @@ export function Explorer({ query }) {
     try {
       const kind = draft.kind === "queue" ? "q" : "e";
       await call("POST", at("bindings", vhost, "e", draft.source, kind, draft.destination), { routing_key: draft.key, arguments: readArguments(draft.rows) });
-      tell(`Bound ${draft.destination} to ${draft.source}.`);
+      notify(`Bound ${draft.destination} to ${draft.source}.`);
       setHasDraft(false);
       setDraft(NO_DRAFT);
     } catch (error) {

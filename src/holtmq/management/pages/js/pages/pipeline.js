@@ -1,6 +1,6 @@
 import { html, useState } from "../html.js";
 import { at, call } from "../api.js";
-import { tell, useResource } from "../state.js";
+import { notify, useResource } from "../state.js";
 import { Failure, Table } from "../parts.js";
 import { bytes, moment } from "../format.js";
 
@@ -15,7 +15,7 @@ export function Pipeline({ user }) {
       if (isOutside) window.open(path, "_blank", "noopener");
       else setOpened({ ...report, path });
     } catch (failure) {
-      tell(failure.message, "error");
+      notify(failure.message, "error");
     }
   };
   const columns = [

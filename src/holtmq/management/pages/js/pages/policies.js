@@ -1,7 +1,7 @@
 import { html, useState } from "../html.js";
 import { at, call } from "../api.js";
 import { useResource } from "../state.js";
-import { ArgumentList, Arguments, Choice, Confirmed, Failure, Form, Opens, Table, Text, readArguments } from "../parts.js";
+import { ArgumentList, Arguments, Choice, ConfirmButton, Failure, Form, DialogButton, Table, Text, readArguments } from "../parts.js";
 import { VhostChoice } from "../vhosts.js";
 
 const SETTINGS = ["message-ttl", "expires", "max-length", "max-length-bytes", "overflow", "dead-letter-exchange", "dead-letter-routing-key", "delivery-limit", "alternate-exchange"];
@@ -15,9 +15,9 @@ export function Policies() {
     { label: "Applies to", show: (each) => each["apply-to"] },
     { label: "Definition", show: (each) => html`<${ArgumentList} value=${each.definition} />` },
     { label: "Priority", number: true, show: (each) => each.priority },
-    { label: "", show: (each) => html`<${Confirmed} kind="link danger" label="Delete" ariaLabel=${`Delete the policy ${each.name}`} question=${`Delete the policy ${each.name}?`} act=${async () => { await call("DELETE", at("policies", each.vhost, each.name)); reload(); return `Policy ${each.name} deleted.`; }} />` },
+    { label: "", show: (each) => html`<${ConfirmButton} kind="link danger" label="Delete" ariaLabel=${`Delete the policy ${each.name}`} question=${`Delete the policy ${each.name}?`} act=${async () => { await call("DELETE", at("policies", each.vhost, each.name)); reload(); return `Policy ${each.name} deleted.`; }} />` },
   ];
-  return html`<div class="row spread"><h1>Policies</h1><${Opens} label="Add policy" kind="primary">${(close) => html`<${PolicyForm} done=${() => { close(); reload(); }} />`}<//></div>
+  return html`<div class="row spread"><h1>Policies</h1><${DialogButton} label="Add policy" kind="primary">${(close) => html`<${PolicyForm} done=${() => { close(); reload(); }} />`}<//></div>
     <p class="quiet">A policy sets optional arguments of all queues and exchanges whose name matches its pattern. If several match, the one with the highest priority applies.</p><${Failure} error=${error} />
     ${data && html`<${Table} caption="Policies" rows=${data} columns=${columns} empty="No policies." />`}`;
 }

@@ -1,7 +1,7 @@
 import { html, useState } from "../html.js";
 import { at, call } from "../api.js";
 import { go, link, useResource } from "../state.js";
-import { ArgumentList, Arguments, Check, Choice, Confirmed, Facts, Failure, Figure, Form, Listing, Opens, Table, Tag, Text, readArguments } from "../parts.js";
+import { ArgumentList, Arguments, Check, Choice, ConfirmButton, Facts, Failure, Figure, Form, Listing, DialogButton, Table, Tag, Text, readArguments } from "../parts.js";
 import { asLevels, asRates, Chart } from "../chart.js";
 import { bytes, count, rate, rateOf } from "../format.js";
 import { VhostChoice } from "../vhosts.js";
@@ -27,7 +27,7 @@ export function Queues() {
     { label: "Incoming", sort: "message_stats.publish_details.rate", number: true, show: (each) => rate(rateOf(each.message_stats, "publish")) },
     { label: "Delivered", sort: "message_stats.deliver_get_details.rate", number: true, show: (each) => rate(rateOf(each.message_stats, "deliver_get")) },
   ];
-  const add = html`<${Opens} label="Add queue" kind="primary">${(close) => html`<${DeclareQueue} done=${() => { close(); setVersion(version + 1); }} />`}<//>`;
+  const add = html`<${DialogButton} label="Add queue" kind="primary">${(close) => html`<${DeclareQueue} done=${() => { close(); setVersion(version + 1); }} />`}<//>`;
   return html`<h1>Queues</h1><${Listing} caption="queues" url="/api/queues" parameters=${{ columns: LISTED }} columns=${columns} version=${version} actions=${add} empty=${html`No queues. Add one here, declare it over AMQP, or run <code>holtmq declare queue NAME</code>.`} />`;
 }
 
@@ -64,9 +64,9 @@ export function QueuePage({ of: [vhost, name] }) {
   return html`<p class="crumbs"><a href="#/queues">Queues</a> in virtual host ${vhost}</p>
     <div class="row spread"><h1>${name}</h1><div class="row">
       <a class="button" href=${`#/topology?vhost=${encodeURIComponent(vhost)}&focus=${encodeURIComponent(name)}`}>Show in topology</a>
-      <${Opens} label="Move messages">${(close) => html`<${MoveForm} vhost=${vhost} name=${name} ready=${data?.messages_ready} done=${() => { close(); reload(); }} />`}<//>
-      <${Confirmed} label="Purge" question=${`Delete all ${count(data?.messages_ready)} ready messages of ${name}? Unacknowledged messages stay.`} act=${purge} />
-      <${Confirmed} label="Delete" question=${`Delete the queue ${name} with its ${count(data?.messages)} messages and its bindings?`} act=${remove} /></div></div>
+      <${DialogButton} label="Move messages">${(close) => html`<${MoveForm} vhost=${vhost} name=${name} ready=${data?.messages_ready} done=${() => { close(); reload(); }} />`}<//>
+      <${ConfirmButton} label="Purge" question=${`Delete all ${count(data?.messages_ready)} ready messages of ${name}? Unacknowledged messages stay.`} act=${purge} />
+      <${ConfirmButton} label="Delete" question=${`Delete the queue ${name} with its ${count(data?.messages)} messages and its bindings?`} act=${remove} /></div></div>
     <${Failure} error=${error} />
     ${data && html`<div class="figures by-6"><${Figure} label="ready" value=${count(data.messages_ready)} /><${Figure} label="unacknowledged" value=${count(data.messages_unacknowledged)} /><${Figure} label="incoming" value=${rate(rateOf(stats, "publish"))} /><${Figure} label="delivered" value=${rate(rateOf(stats, "deliver_get"))} /><${Figure} label="consumers" value=${count(data.consumers)} /><${Figure} label="message bodies" value=${bytes(data.message_bytes)} /></div>
     <div class="grid">
@@ -78,8 +78,8 @@ export function QueuePage({ of: [vhost, name] }) {
       policy: data.policy, "policy definition": policy ? html`<${ArgumentList} value=${data.effective_policy_definition} />` : null, "messages in memory": count(data.messages_ram),
       "incoming from": data.incoming.length ? data.incoming.map((each) => `${shownName(each.exchange.name)} ${rate(each.stats.publish_details.rate)}`).join(", ") : null,
     }} /></section>
-    <section class="panel"><div class="row spread"><h2>Bindings to this queue</h2><${Opens} label="Bind" title=${`Bind ${name}`} kind="primary">${(close) => html`<${BindForm} vhost=${vhost} queue=${name} done=${() => { close(); bindings.reload(); }} />`}<//></div>
-      <${BindingTable} caption="Bindings to this queue" rows=${bindings.data ?? []} reload=${bindings.reload} /></section>
+    <section class="panel"><div class="row spread"><h2>Bindings to this queue</h2><${DialogButton} label="Bind" title=${`Bind ${name}`} kind="primary">${(close) => html`<${BindForm} vhost=${vhost} queue=${name} done=${() => { close(); bindings.reload(); }} />`}<//></div>
+      <${BindingTable} caption="Bindings to this queue" omit="To" rows=${bindings.data ?? []} reload=${bindings.reload} /></section>
     <section class="panel"><h2>Consumers</h2><${Table} caption="Consumers of this queue" rows=${data.consumer_details} columns=${consumerColumns.slice(1)} empty="No consumers." /></section>
     <section class="panel"><h2>Get messages</h2><${GetMessages} url=${url} after=${reload} /></section>
     <section class="panel"><h2>Publish to this queue</h2><${Publish} vhost=${vhost} exchange="amq.default" routingKey=${name} /></section>`}`;
@@ -117,7 +117,7 @@ function GetMessages({ url, after }) {
     <div class="fields"><${Text} label="Number of messages" name="count" type="number" min="1" max="1000" defaultValue="1" /><${Choice} label="Then" name="mode" options=${MODES} /></div>
     <div role="status">${messages && !messages.length && html`<p class="quiet">The queue is empty.</p>`}
     ${messages?.map((each, place) => html`<article class="panel" aria-label=${`Message ${place + 1}`}><${Facts} of=${{
-      exchange: shownName(each.exchange), "routing key": html`<code>${each.routing_key}</code>`, redelivered: each.redelivered ? "yes" : null, properties: html`<${ArgumentList} value=${each.properties} />`, size: bytes(each.payload_bytes),
+      exchange: shownName(each.exchange), "routing key": html`<code>${each.routing_key}</code>`, redelivered: each.redelivered ? "yes" : null, properties: Object.keys(each.properties).length ? html`<${ArgumentList} value=${each.properties} />` : null, size: bytes(each.payload_bytes),
     }} /><pre class="payload" tabindex="0">${each.payload}</pre>${each.payload_encoding === "base64" && html`<small class="quiet">The payload is binary; it is shown in base64.</small>`}</article>`)}</div>
   <//>`;
 }

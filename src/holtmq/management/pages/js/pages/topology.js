@@ -9,9 +9,9 @@ import { Graph, shorten } from "../graph.js";
 import { useVhosts } from "../vhosts.js";
 import { shownName } from "./exchanges.js";
 
-const MOST_NODES = 450;
-const MOST_SINGLE = 40;
-const SMALLEST_BUNDLE = 4;
+const MAX_NODES = 450;
+const MAX_UNGROUPED = 40;
+const MIN_GROUP = 4;
 const REFRESH_MS = 2000;
 const LEGEND = html`<div class="row small quiet">${["direct", "topic", "fanout", "headers"].map((type) => html`<${Tag} kind=${type}>${type}<//>`)}<span class="key alternate">alternate exchange</span><span class="key dead-letters">dead letters</span></div>`;
 const exchangeId = (name) => `e ${name}`;
@@ -35,7 +35,7 @@ function read(data) {
 
 /** In a large graph, show queues with the same bindings as one node. */
 function bundle(nodes, edges, opened, focus) {
-  if (nodes.length <= MOST_SINGLE) return { nodes, edges };
+  if (nodes.length <= MAX_UNGROUPED) return { nodes, edges };
   const links = new Map(nodes.map((node) => [node.id, []]));
   for (const edge of edges) {
     links.get(edge.to).push(`${edge.kind} from ${edge.from}`);
@@ -49,7 +49,7 @@ function bundle(nodes, edges, opened, focus) {
   const standsFor = new Map();
   const bundles = [];
   for (const [id, members] of groups) {
-    if (members.length < SMALLEST_BUNDLE || opened.has(id)) continue;
+    if (members.length < MIN_GROUP || opened.has(id)) continue;
     members.forEach((node) => standsFor.set(node.id, id));
     const messages = members.reduce((sum, node) => sum + node.messages, 0);
     const load = members.reduce((sum, node) => sum + node.load, 0);
@@ -73,8 +73,8 @@ function between(nodes, edges) {
 
 /** Limit the graph to the exchanges and the busiest queues. */
 function cut({ nodes, edges }) {
-  if (nodes.length <= MOST_NODES) return { nodes, edges, isCut: false };
-  const kept = [...nodes].sort((a, b) => Boolean(b.isExchange) - Boolean(a.isExchange) || b.load - a.load).slice(0, MOST_NODES);
+  if (nodes.length <= MAX_NODES) return { nodes, edges, isCut: false };
+  const kept = [...nodes].sort((a, b) => Boolean(b.isExchange) - Boolean(a.isExchange) || b.load - a.load).slice(0, MAX_NODES);
   return { nodes: kept, edges: between(kept, edges), isCut: true };
 }
 
@@ -112,7 +112,7 @@ export function TopologyPage({ query }) {
   const near = known && neighbourhood(whole.edges, known, steps);
   const kept = whole.nodes.filter((node) => (near ? near.has(node.id) : !hidesIdle || node.load > 0));
   const bundled = cut(bundle(kept, between(kept, whole.edges), opened, known));
-  const edges = bundled.edges.map((edge) => ({ ...edge, label: bundled.nodes.length <= MOST_SINGLE ? edge.words ?? keyLabel(edge) : "" }));
+  const edges = bundled.edges.map((edge) => ({ ...edge, label: bundled.nodes.length <= MAX_UNGROUPED ? edge.words ?? keyLabel(edge) : "" }));
   const wanted = search.trim().toLowerCase();
   const found = wanted ? whole.nodes.filter((node) => node.label.toLowerCase().includes(wanted)) : [];
   const marked = new Set(found.map((node) => node.id));
@@ -133,7 +133,7 @@ export function TopologyPage({ query }) {
     </div>
     ${found.length > 0 && html`<p class="row small">${found.slice(0, 12).map((node) => html`<button class="link" onClick=${() => setFocus(node.id)}>${node.label}</button>`)}${found.length > 12 && html`<span class="quiet">and ${found.length - 12} more</span>`}</p>`}
     <${Failure} error=${error} />
-    ${bundled.isCut && html`<p class="note warn">The graph has more than ${MOST_NODES} nodes. It shows the exchanges and the busiest queues; use the search to find others.</p>`}
+    ${bundled.isCut && html`<p class="note warn">The graph has more than ${MAX_NODES} nodes. It shows the exchanges and the busiest queues; use the search to find others.</p>`}
     ${data && (nodes.length ? html`<${Graph} title="Topology" nodes=${nodes} edges=${edges} structure=${structure} onPick=${pick} legend=${LEGEND} />` : html`<div class="empty">${whole.nodes.length ? "All exchanges and queues are idle and empty." : html`No queues, and no exchanges besides the predeclared ones. Add <a href="#/exchanges">exchanges</a> and <a href="#/queues">queues</a>, or import <a href="#/definitions">definitions</a>.`}</div>`)}`;
 }
 

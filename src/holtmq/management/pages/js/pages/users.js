@@ -1,7 +1,7 @@
 import { html, useState } from "../html.js";
 import { at, call } from "../api.js";
 import { go, link, useResource } from "../state.js";
-import { Confirmed, Failure, Form, Listing, Opens, Table, Tag, Text } from "../parts.js";
+import { ConfirmButton, Failure, Form, Listing, DialogButton, Table, Tag, Text } from "../parts.js";
 import { VhostChoice } from "../vhosts.js";
 
 export function Users() {
@@ -13,7 +13,7 @@ export function Users() {
     { label: "Can access virtual hosts", show: (each) => (permissions ?? []).filter((one) => one.user === each.name).map((one) => one.vhost).join(", ") || html`<${Tag} kind="bad">none<//>` },
     { label: "Has password", show: (each) => (each.password_hash ? "yes" : "no") },
   ];
-  const add = html`<${Opens} label="Add user" kind="primary">${(close) => html`<${UserForm} done=${() => { close(); setVersion(version + 1); }} />`}<//>`;
+  const add = html`<${DialogButton} label="Add user" kind="primary">${(close) => html`<${UserForm} done=${() => { close(); setVersion(version + 1); }} />`}<//>`;
   return html`<h1>Users</h1><${Listing} caption="users" url="/api/users" columns=${columns} version=${version} actions=${add} />`;
 }
 
@@ -44,11 +44,11 @@ export function UserPage({ of: [name] }) {
   const pattern = (label) => ({ label, show: (each) => { const value = each[label.toLowerCase()]; return value ? html`<code class="wrap">${value}</code>` : html`<span class="quiet">none</span>`; } });
   const permissionColumns = [
     { label: "Virtual host", show: (each) => each.vhost }, pattern("Configure"), pattern("Write"), pattern("Read"),
-    { label: "", show: (each) => html`<${Confirmed} kind="link danger" label="Clear" ariaLabel=${`Clear permissions in ${each.vhost}`} question=${`Clear all permissions of ${name} in ${each.vhost}?`} act=${async () => { await call("DELETE", at("permissions", each.vhost, name)); permissions.reload(); return "Permissions cleared."; }} />` },
+    { label: "", show: (each) => html`<${ConfirmButton} kind="link danger" label="Clear" ariaLabel=${`Clear permissions in ${each.vhost}`} question=${`Clear all permissions of ${name} in ${each.vhost}?`} act=${async () => { await call("DELETE", at("permissions", each.vhost, name)); permissions.reload(); return "Permissions cleared."; }} />` },
   ];
   const topicColumns = [
     { label: "Virtual host", show: (each) => each.vhost }, { label: "Exchange", show: (each) => each.exchange }, pattern("Write"), pattern("Read"),
-    { label: "", show: (each) => html`<${Confirmed} kind="link danger" label="Clear" ariaLabel=${`Clear topic permissions for ${each.exchange}`} question=${`Clear the topic permissions of ${name} for ${each.exchange}? The user can then use all routing keys.`} act=${async () => { await call("DELETE", at("topic-permissions", each.vhost, name, each.exchange)); topics.reload(); return "Topic permissions cleared."; }} />` },
+    { label: "", show: (each) => html`<${ConfirmButton} kind="link danger" label="Clear" ariaLabel=${`Clear topic permissions for ${each.exchange}`} question=${`Clear the topic permissions of ${name} for ${each.exchange}? The user can then use all routing keys.`} act=${async () => { await call("DELETE", at("topic-permissions", each.vhost, name, each.exchange)); topics.reload(); return "Topic permissions cleared."; }} />` },
   ];
   const setPermissions = async ({ elements }) => {
     await call("PUT", at("permissions", elements.vhost.value, name), { configure: elements.configure.value, write: elements.write.value, read: elements.read.value });
@@ -61,8 +61,8 @@ export function UserPage({ of: [name] }) {
     return "Topic permissions saved.";
   };
   return html`<p class="crumbs"><a href="#/users">Users</a></p><div class="row spread"><h1>${name}</h1><div class="row">
-      <${Opens} label="Update">${(close) => html`<${UserForm} name=${name} tags=${user.data?.tags.join(", ")} done=${() => { close(); user.reload(); }} />`}<//>
-      <${Confirmed} label="Delete" question=${`Delete the user ${name} and all its permissions?`} act=${remove} /></div></div>
+      <${DialogButton} label="Update">${(close) => html`<${UserForm} name=${name} tags=${user.data?.tags.join(", ")} done=${() => { close(); user.reload(); }} />`}<//>
+      <${ConfirmButton} label="Delete" question=${`Delete the user ${name} and all its permissions?`} act=${remove} /></div></div>
     <${Failure} error=${user.error} />
     ${user.data && html`<p>${user.data.tags.map((tag) => html`<${Tag} kind="on">${tag}<//> `)}${!user.data.tags.length && html`<span class="quiet">No tags: the user cannot use the HTTP API or these pages.</span>`}</p>
     <section class="panel"><h2>Permissions</h2><p class="quiet small">Regular expressions for the names of exchanges and queues. An empty expression matches nothing.</p><${Table} caption="Permissions" rows=${permissions.data ?? []} columns=${permissionColumns} empty="No permissions in any virtual host." />
