@@ -47,6 +47,7 @@ export function Chart({ title, lines, isRate = false }) {
       width: place.current.clientWidth || 300,
       height: HEIGHT,
       legend: { show: false },
+      padding: [8, 28, 0, 0],
       cursor: { y: false },
       scales: { x: { range: timeRange }, y: { range: (_, low, high) => [0, Math.max(high * 1.1, 1)] } },
       axes: [{ ...axis, size: 28, space: 90, values: ({ scales: { x } }, values) => values.map((at) => (at - x.min < (x.max - x.min) / 20 ? "" : clock(at * 1000))) }, { ...axis, size: 64, values: (_, values) => values.map(show) }],

@@ -49,6 +49,17 @@ function curve(points) {
   return `${path} L${rest.at(-1).x},${rest.at(-1).y}`;
 }
 
+/** The point of the curve beside the place that the layout reserved for a label. */
+function labelPoint({ points, x, y }) {
+  const distance = (point) => (point.x - x) ** 2 + (point.y - y) ** 2;
+  const at = points.reduce((best, point, place) => (distance(point) < distance(points[best]) ? place : best), 0);
+  const [before, here, after] = [points[at - 1], points[at], points[at + 1]];
+  if (!before || !after) return { x, y };
+  const start = at === 1 ? before : { x: (before.x + here.x) / 2, y: (before.y + here.y) / 2 };
+  const end = { x: (here.x + after.x) / 2, y: (here.y + after.y) / 2 };
+  return { x: start.x / 4 + here.x / 2 + end.x / 4, y: start.y / 4 + here.y / 2 + end.y / 4 };
+}
+
 /** The drawing. `kind` of a node or edge gives its classes; the layout is computed again when `structure` changes. */
 export function Graph({ title, nodes, edges, structure, onPick, legend, isStill = false }) {
   const layout = useMemo(() => layOut(nodes, edges), [structure]);
@@ -112,8 +123,9 @@ export function Graph({ title, nodes, edges, structure, onPick, legend, isStill 
     return html`<g key=${`${edge.from}>${edge.to}>${place}`} class=${`edge ${edge.kind ?? ""}`}><title>${edge.title ?? edge.label ?? ""}</title><path d=${curve(points)} marker-end="url(#arrow)" style=${edge.width ? { strokeWidth: edge.width } : {}} /></g>`;
   };
   const drawLabel = (edge, place) => {
-    const { x, y } = layout.edges[place] ?? {};
-    return edge.label && x !== undefined && html`<text key=${`${edge.from}>${edge.to}>${place}`} class=${`edge-label ${edge.kind ?? ""}`} text-anchor="middle" x=${x} y=${y + 4}>${edge.label}</text>`;
+    if (!edge.label || layout.edges[place]?.x === undefined) return null;
+    const { x, y } = labelPoint(layout.edges[place]);
+    return html`<text key=${`${edge.from}>${edge.to}>${place}`} class=${`edge-label ${edge.kind ?? ""}`} text-anchor="middle" x=${x} y=${y + 4}>${edge.label}</text>`;
   };
   return html`<div class="map">
     ${!isStill && html`<div class="tools">${legend}<div class="row"><button aria-label="Zoom in" onClick=${() => zoom(0.75)}>+</button><button aria-label="Zoom out" onClick=${() => zoom(1.33)}>−</button><button onClick=${() => setView(fitted())}>Fit</button></div></div>`}
