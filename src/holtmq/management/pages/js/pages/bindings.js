@@ -3,7 +3,7 @@ import { at, call, exchangeName } from "../api.js";
 import { link, useResource } from "../state.js";
 import { ArgumentList, Arguments, Choice, ConfirmButton, Form, Listing, DialogButton, Table, Tag, Text, readArguments } from "../parts.js";
 import { minute } from "../format.js";
-import { VhostChoice, useVhosts } from "../vhosts.js";
+import { VhostChoice, useVhosts } from "../vhost-choice.js";
 import { shownName } from "./exchanges.js";
 
 const HEADER_ARGUMENTS = ["x-match", "x-priority", "x-message-ttl"];

@@ -1,6 +1,6 @@
 import { html } from "../html.js";
 import { at, call, get } from "../api.js";
-import { useVhosts } from "../vhosts.js";
+import { useVhosts } from "../vhost-choice.js";
 import { Choice, Field, Form } from "../parts.js";
 
 

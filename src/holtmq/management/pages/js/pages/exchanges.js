@@ -4,7 +4,7 @@ import { go, link, useResource } from "../state.js";
 import { ArgumentList, Arguments, Check, Choice, ConfirmButton, Facts, Failure, Field, Form, Listing, DialogButton, Tag, Text, readArguments } from "../parts.js";
 import { asRates, Chart } from "../chart.js";
 import { count, rate, rateOf } from "../format.js";
-import { VhostChoice } from "../vhosts.js";
+import { VhostChoice } from "../vhost-choice.js";
 import { BindForm, BindingTable } from "./bindings.js";
 import { Explained } from "./explorer.js";
 

@@ -5,7 +5,7 @@ import { at, call, exchangeName } from "../api.js";
 import { link, notify, useDebounced, useResource } from "../state.js";
 import { ArgumentList, Arguments, Check, Choice, Failure, Tag, Text, readArguments } from "../parts.js";
 import { Graph } from "../graph.js";
-import { useVhosts } from "../vhosts.js";
+import { useVhosts } from "../vhost-choice.js";
 import { shownName } from "./exchanges.js";
 
 const NO_DRAFT = { source: "", kind: "queue", destination: "", key: "", rows: [] };

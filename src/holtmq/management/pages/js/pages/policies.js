@@ -2,7 +2,7 @@ import { html, useState } from "../html.js";
 import { at, call } from "../api.js";
 import { useResource } from "../state.js";
 import { ArgumentList, Arguments, Choice, ConfirmButton, Failure, Form, DialogButton, Table, Text, readArguments } from "../parts.js";
-import { VhostChoice } from "../vhosts.js";
+import { VhostChoice } from "../vhost-choice.js";
 
 const SETTINGS = ["message-ttl", "expires", "max-length", "max-length-bytes", "overflow", "dead-letter-exchange", "dead-letter-routing-key", "delivery-limit", "alternate-exchange"];
 

@@ -4,7 +4,7 @@ import { go, link, useResource } from "../state.js";
 import { ArgumentList, Arguments, Check, Choice, ConfirmButton, Facts, Failure, Figure, Form, Listing, DialogButton, Table, Tag, Text, readArguments } from "../parts.js";
 import { asLevels, asRates, Chart } from "../chart.js";
 import { bytes, count, rate, rateOf } from "../format.js";
-import { VhostChoice } from "../vhosts.js";
+import { VhostChoice } from "../vhost-choice.js";
 import { BindForm, BindingTable } from "./bindings.js";
 import { consumerColumns } from "./channels.js";
 import { Publish, shownName } from "./exchanges.js";

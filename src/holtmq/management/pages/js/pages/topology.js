@@ -6,7 +6,7 @@ import { link, useResource } from "../state.js";
 import { Check, Choice, Failure, Field, Tag } from "../parts.js";
 import { count, rate } from "../format.js";
 import { Graph, shorten } from "../graph.js";
-import { useVhosts } from "../vhosts.js";
+import { useVhosts } from "../vhost-choice.js";
 import { shownName } from "./exchanges.js";
 
 const MAX_NODES = 450;

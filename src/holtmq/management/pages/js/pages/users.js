@@ -2,7 +2,7 @@ import { html, useState } from "../html.js";
 import { at, call } from "../api.js";
 import { go, link, useResource } from "../state.js";
 import { ConfirmButton, Failure, Form, Listing, DialogButton, Table, Tag, Text } from "../parts.js";
-import { VhostChoice } from "../vhosts.js";
+import { VhostChoice } from "../vhost-choice.js";
 
 export function Users() {
   const [version, setVersion] = useState(0);
