@@ -419,6 +419,20 @@ def test_the_route_explorer_shows_the_route_and_tries_a_binding(browser: Browser
         shop_node.http.delete("/api/bindings/%2F/e/orders/q/food/orders.food.%2523")
 
 
+@pytest.mark.parametrize("is_by_policy", [False, True], ids=["argument", "policy"])
+def test_the_route_explorer_follows_the_alternate_exchange(page: Page, node: Node, *, is_by_policy: bool) -> None:
+    node.http.put("/api/queues/%2F/unrouted")
+    node.http.post("/api/bindings/%2F/e/amq.fanout/q/unrouted", {})
+    setting = {"alternate-exchange": "amq.fanout"}
+    node.http.put("/api/exchanges/%2F/main", {"type": "topic", "arguments": {} if is_by_policy else setting})
+    if is_by_policy:
+        node.http.put("/api/policies/%2F/p", {"pattern": "^main$", "definition": setting})
+    visit(page, "explorer?exchange=main&key=a.b")
+    expect(page.get_by_text("Routed to 1 queue", exact=True)).to_be_visible()
+    expect(page.locator(".edge.lit")).to_have_count(2)
+    expect(page.locator(".edge-label")).to_have_text("no match")
+
+
 def test_the_topology_by_keyboard(browser: Browser, shop_node: Node) -> None:
     with open_page(browser, shop_node.http.base) as page:
         log_in(page, shop_node.http.base)

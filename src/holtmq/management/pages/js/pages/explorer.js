@@ -107,7 +107,8 @@ export function Explained({ explanation, before, vhost }) {
     };
     for (const match of hop.matches) add(match, isNew(hop, match) ? "lit new" : "lit", match.routing_key);
     for (const miss of hop.near_misses.slice(0, 6)) add(miss, "near", miss.routing_key);
-    const next = hops.find((other) => /alternate/i.test(other.cause) && other.cause.includes(`'${hop.exchange}'`));
+    const cause = `alternate exchange of ${hop.exchange}`;
+    const next = hops.find((other) => other.cause === cause || other.cause.startsWith(`${cause} (set by policy `));
     if (!hop.matches.length && next) edges.push({ from, to: `exchange ${next.exchange}`, kind: "lit", label: "no match" });
   }
   const list = [...nodes].map(([id, node]) => ({ id, ...node }));
