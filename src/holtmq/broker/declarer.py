@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import secrets
 from collections.abc import Mapping
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from holtmq.broker.queue import MessageQueue
 from holtmq.errors import NotFoundError, PreconditionFailedError, ResourceLockedError
-from holtmq.table import FieldValue
+from holtmq.table import EMPTY_TABLE, FieldValue
 from holtmq.topology import DEFAULT_EXCHANGE, Binding, DestinationType, Exchange, Queue
 from holtmq.topology.registry import refuse_default_exchange
 
@@ -110,14 +111,30 @@ class Declarer:
         self._session.require("read", "queue", queue.name)
         return queue.purge()
 
-    def bind_queue(self, queue: str, exchange: str, routing_key: str, arguments: Mapping[str, FieldValue]) -> None:
-        self._vhost.bind(self._queue_binding(queue, exchange, routing_key, arguments))
+    def bind_queue(
+        self,
+        queue: str,
+        exchange: str,
+        routing_key: str,
+        arguments: Mapping[str, FieldValue],
+        metadata: Mapping[str, FieldValue] = EMPTY_TABLE,
+    ) -> None:
+        binding = self._queue_binding(queue, exchange, routing_key, arguments)
+        self._vhost.bind(replace(binding, metadata=metadata))
 
     def unbind_queue(self, queue: str, exchange: str, routing_key: str, arguments: Mapping[str, FieldValue]) -> None:
         self._vhost.unbind(self._queue_binding(queue, exchange, routing_key, arguments))
 
-    def bind_exchange(self, destination: str, source: str, routing_key: str, arguments: Mapping[str, FieldValue]) -> None:
-        self._vhost.bind(self._binding("exchange", destination, source, routing_key, arguments))
+    def bind_exchange(
+        self,
+        destination: str,
+        source: str,
+        routing_key: str,
+        arguments: Mapping[str, FieldValue],
+        metadata: Mapping[str, FieldValue] = EMPTY_TABLE,
+    ) -> None:
+        binding = self._binding("exchange", destination, source, routing_key, arguments)
+        self._vhost.bind(replace(binding, metadata=metadata))
 
     def unbind_exchange(self, destination: str, source: str, routing_key: str, arguments: Mapping[str, FieldValue]) -> None:
         self._vhost.unbind(self._binding("exchange", destination, source, routing_key, arguments))

@@ -11,7 +11,6 @@ from holtmq.errors import DefinitionsError, NotFoundError
 from holtmq.management.operations import LISTING, NO_CONTENT, Call, Outcome, api
 from holtmq.management.views import binding_view, properties_key
 from holtmq.topology import DEFAULT_EXCHANGE, Binding, DestinationType
-from holtmq.topology.registry import refuse_default_exchange
 
 KINDS = {"q": "queue", "e": "exchange"}
 DEFAULT_IN_PATHS = "amq.default"
@@ -114,19 +113,8 @@ def unbind(call: Call) -> Outcome:
 
 
 def _bind(channel: Channel, binding: Binding) -> None:
-    """Add a binding with its metadata, which AMQP's bind methods cannot carry. The checks are those of the declarer."""
-    session, vhost = channel.session, channel.vhost
-    refuse_default_exchange(binding.source)
-    if not binding.is_to_queue:
-        refuse_default_exchange(binding.destination)
-    elif binding.destination in vhost.queues:
-        channel.declarer.queue(binding.destination)
-    session.require("write", binding.destination_type, binding.destination)
-    session.require("read", "exchange", binding.source)
-    if vhost.is_topic(binding.source):
-        authorization = session.broker.authorization
-        authorization.require_topic(session.user.name, vhost.name, "read", binding.source, binding.routing_key)
-    vhost.bind(binding)
+    call = channel.declarer.bind_queue if binding.is_to_queue else channel.declarer.bind_exchange
+    call(binding.destination, binding.source, binding.routing_key, binding.arguments, binding.metadata)
 
 
 def _unbind(channel: Channel, binding: Binding) -> None:
