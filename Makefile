@@ -4,13 +4,16 @@ VENV ?= .venv
 BIN := $(VENV)/bin
 READY := $(VENV)/.ready
 
-.PHONY: demo test static check format bench screenshots lock clean
+.PHONY: demo test peers static check format bench screenshots lock clean
 
 demo: $(READY)  ## run the whole system once
 	$(BIN)/holtmq demo
 
 test: $(READY)  ## run all tests
 	$(BIN)/pytest --numprocesses 2 --dist worksteal
+
+peers:  ## install the programs that some tests need: RabbitMQ, amqp-tools, npm, Chromium
+	$(PYTHON) -m tests.peers
 
 static: $(READY)  ## format, lint, types, layers
 	$(BIN)/ruff format --check

@@ -1,39 +1,41 @@
-"""What all tests share: the peers, started once and only where a test asks for them."""
+"""Fixtures that all tests share, and the rule that a missing peer skips a test."""
 
 from __future__ import annotations
 
 import os
 import warnings
-from collections.abc import Iterator
+from collections import Counter
+from collections.abc import Generator, Iterator
 from typing import TYPE_CHECKING
 
 import pytest
 
-from tests.peers.rabbitmq import RabbitMQ, find_server, running_rabbitmq
+from tests.peers.peer import PEERS, RABBITMQ, REQUIRE, MissingPeerError, Peer, looked_up
+from tests.peers.rabbitmq import RabbitMQ, running_rabbitmq
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
+MISSING_PEER = "missing peer"
+
 
 @pytest.fixture(scope="session")
 def rabbitmq() -> Iterator[RabbitMQ]:
-    """A node that all tests share: each leaves it as empty as it found it."""
-    _require_rabbitmq()
+    """A node that all tests share. Each test leaves it as empty as it found it."""
     with running_rabbitmq() as node:
         yield node
 
 
 @pytest.fixture
 def own_rabbitmq() -> Iterator[RabbitMQ]:
-    """A node for one test to do with as it likes."""
-    _require_rabbitmq()
+    """A node for a single test, which may leave it in any state."""
     with running_rabbitmq() as node:
         yield node
 
 
 @pytest.fixture(scope="session")
 def spark(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SparkSession]:
-    """One Spark session for all tests; it takes seconds to start, so only if one asks for it."""
+    """One Spark session for all tests, because it takes seconds to start."""
     from holtmq.spark import register, session
 
     warehouse = tmp_path_factory.mktemp("warehouse")
@@ -46,10 +48,69 @@ def spark(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SparkSession]:
         spark.stop()
 
 
-def _require_rabbitmq() -> None:
-    if find_server() is not None:
-        return
-    reason = "RabbitMQ is not installed here (Debian: apt-get install rabbitmq-server); .ci/run installs it"
-    if os.environ.get("HOLTMQ_REQUIRE_PEERS"):
-        pytest.fail(reason)
-    pytest.skip(reason)
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Mark the tests that need a peer, so that `-m peer` selects them all, and skip those whose peer is missing."""
+    missing = {peer.name for peer in PEERS if not peer.is_installed}
+    for item in items:
+        fixtures = getattr(item, "fixturenames", ())
+        for peer in PEERS:
+            if any(name in fixtures for name in peer.fixtures) or (peer is RABBITMQ and item.get_closest_marker("rabbitmq")):
+                item.add_marker(pytest.mark.peer(peer))
+        for peer in _peers_of(item):
+            if peer.name in missing and not os.environ.get(REQUIRE):
+                item.user_properties.append((MISSING_PEER, peer.name))
+                item.add_marker(pytest.mark.skip(reason=f"{peer.name} is not installed"))
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_setup(item: pytest.Item) -> Generator[None]:
+    looked_up()
+    try:
+        yield
+    except MissingPeerError as error:
+        _skip(item, error)
+    _check_marks(item)
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_call(item: pytest.Item) -> Generator[None]:
+    yield
+    _check_marks(item)
+
+
+def _peers_of(item: pytest.Item) -> list[Peer]:
+    return [peer for marker in item.iter_markers("peer") for peer in marker.args]
+
+
+def _skip(item: pytest.Item, error: MissingPeerError) -> None:
+    """Skip a test whose peer turns out to be missing when a fixture starts it."""
+    if os.environ.get(REQUIRE):
+        pytest.fail(str(error), pytrace=False)
+    item.user_properties.append((MISSING_PEER, error.name))
+    pytest.skip(str(error))
+
+
+def _check_marks(item: pytest.Item) -> None:
+    """Fail a test that uses a peer without its mark, because the run with hidden peers does not include it."""
+    unmarked = set(looked_up()) - {peer.name for peer in _peers_of(item)}
+    if unmarked:
+        pytest.fail(f"the test uses {', '.join(sorted(unmarked))} and has no pytest.mark.peer for it", pytrace=False)
+
+
+@pytest.hookimpl(trylast=True)
+def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
+    """Close the run with what was skipped and why, in a line for each reason instead of one for each test."""
+    skipped = terminalreporter.getreports("skipped")
+    peers = {report.nodeid: name for report in skipped for key, name in report.user_properties if key == MISSING_PEER}
+    reasons = Counter(str(report.longrepr[2]) for report in skipped if report.nodeid not in peers)
+    for reason, count in reasons.items():
+        terminalreporter.write_line(f"{_tests(count)} skipped. {reason.removeprefix('Skipped: ')}")
+    if peers:
+        names = ", ".join(sorted(set(peers.values()), key=str.lower))
+        terminalreporter.write_line(
+            f"{_tests(len(peers))} skipped because these programs are not installed: {names}. Run `make peers` to install them."
+        )
+
+
+def _tests(count: int) -> str:
+    return "1 test was" if count == 1 else f"{count} tests were"

@@ -2,27 +2,20 @@
 
 from __future__ import annotations
 
-import os
-import shutil
 import subprocess
 
 import pytest
 
+from tests.peers.peer import AMQP_TOOLS
 from tests.server.process import BrokerProcess
 
-
-@pytest.fixture(autouse=True)
-def require_tools() -> None:
-    if shutil.which("amqp-publish") is None:
-        reason = "amqp-tools is not installed here (Debian: apt-get install amqp-tools); .ci/run installs it"
-        if os.environ.get("HOLTMQ_REQUIRE_PEERS"):
-            pytest.fail(reason)
-        pytest.skip(reason)
+pytestmark = pytest.mark.peer(AMQP_TOOLS)
 
 
 def amqp(tool: str, broker: BrokerProcess, *arguments: str) -> subprocess.CompletedProcess[str]:
     url = f"--url=amqp://guest:guest@127.0.0.1:{broker.port}"
-    return subprocess.run([f"amqp-{tool}", url, *arguments], timeout=30, capture_output=True, text=True)
+    program = AMQP_TOOLS.program().with_name(f"amqp-{tool}")
+    return subprocess.run([program, url, *arguments], timeout=30, capture_output=True, text=True)
 
 
 def test_a_message_goes_through_a_queue(broker: BrokerProcess) -> None:

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import json
-import os
 import shutil
 import subprocess
 from pathlib import Path
 
 import pytest
 
+from tests.peers.peer import NPM, MissingPeerError
 from tests.server.process import BrokerProcess
 
 NODE = Path(__file__).with_name("node")
@@ -18,18 +18,15 @@ INSTALL_TIMEOUT_S = 120
 
 @pytest.fixture(scope="session")
 def amqplib(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A folder with the scripts and, pinned, amqplib beside them."""
-    if shutil.which("npm") is None:
-        reason = "Node.js with npm is not installed here; .ci/run has it"
-        if os.environ.get("HOLTMQ_REQUIRE_PEERS"):
-            pytest.fail(reason)
-        pytest.skip(reason)
+    """A folder with the scripts and, beside them, the pinned version of amqplib."""
     folder = tmp_path_factory.mktemp("node")
     for file in NODE.iterdir():
         if file.is_file():
             shutil.copy(file, folder)
-    command = ["npm", "install", "--no-package-lock", "--no-audit", "--no-fund", "--silent"]
-    subprocess.run(command, cwd=folder, check=True, timeout=INSTALL_TIMEOUT_S, capture_output=True)
+    command = [str(NPM.program()), "install", "--no-package-lock", "--no-audit", "--no-fund"]
+    done = subprocess.run(command, cwd=folder, timeout=INSTALL_TIMEOUT_S, capture_output=True, text=True)
+    if done.returncode:
+        raise MissingPeerError("amqplib", f"npm could not install amqplib: {done.stderr.strip()}")
     return folder
 
 

@@ -2,25 +2,19 @@
 
 from __future__ import annotations
 
-import os
-import shutil
 from collections.abc import Iterator
 from contextlib import contextmanager
 
-import pytest
 from playwright.sync_api import Browser, Page, expect, sync_playwright
+
+from tests.peers.peer import CHROMIUM
 
 TIMEOUT_MS = 30_000
 
 
 @contextmanager
 def running_browser() -> Iterator[Browser]:
-    program = shutil.which("chromium") or shutil.which("chromium-browser") or shutil.which("google-chrome")
-    if program is None:
-        reason = "Chromium is not installed here (Debian: apt-get install chromium); .ci/run installs it"
-        if os.environ.get("HOLTMQ_REQUIRE_PEERS"):
-            pytest.fail(reason)
-        pytest.skip(reason)
+    program = CHROMIUM.program()
     expect.set_options(timeout=TIMEOUT_MS)
     with sync_playwright() as playwright:
         browser = playwright.chromium.launch(executable_path=program, args=["--no-sandbox", "--disable-dev-shm-usage"])

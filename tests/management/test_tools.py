@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import json
-import os
-import shutil
 import subprocess
 from pathlib import Path
 
@@ -13,16 +11,11 @@ import pytest
 from flower.utils.broker import RabbitMQ as FlowersBroker
 
 from tests.management.conftest import Node
-from tests.peers.rabbitmq import find_server
+from tests.peers.peer import RABBITMQADMIN
 
 
 def rabbitmqadmin(node: Node, *arguments: str) -> str:
-    script = shutil.which("rabbitmqadmin")
-    if script is None:
-        reason = "rabbitmqadmin is not installed here (Debian: apt-get install rabbitmq-server); .ci/run installs it"
-        if os.environ.get("HOLTMQ_REQUIRE_PEERS") or find_server() is not None:
-            pytest.fail(reason)
-        pytest.skip(reason)
+    script = RABBITMQADMIN.program()
     port = node.http.base.rsplit(":", 1)[1]
     done = subprocess.run(
         ["/usr/bin/env", "python3", script, "-H", "127.0.0.1", "-P", port, *arguments],
@@ -39,6 +32,7 @@ def listed(node: Node, *arguments: str) -> list[dict[str, object]]:
     return found
 
 
+@pytest.mark.peer(RABBITMQADMIN)
 def test_rabbitmqadmin_declares_lists_and_deletes(node: Node) -> None:
     rabbitmqadmin(node, "declare", "vhost", "name=v")
     rabbitmqadmin(node, "declare", "exchange", "name=orders", "type=topic", "durable=true")
@@ -78,6 +72,7 @@ def _properties_key(node: Node) -> object:
     return key
 
 
+@pytest.mark.peer(RABBITMQADMIN)
 def test_rabbitmqadmin_publishes_gets_and_purges(node: Node) -> None:
     rabbitmqadmin(node, "declare", "queue", "name=q")
     rabbitmqadmin(node, "publish", "exchange=amq.default", "routing_key=q", "payload=hello", 'properties={"delivery_mode": 2}')
@@ -87,6 +82,7 @@ def test_rabbitmqadmin_publishes_gets_and_purges(node: Node) -> None:
     assert listed(node, "queues", "messages") == [{"messages": 0}]
 
 
+@pytest.mark.peer(RABBITMQADMIN)
 def test_rabbitmqadmin_shows_closes_exports_and_imports(node: Node, tmp_path: Path) -> None:
     assert "3.13.0" in rabbitmqadmin(node, "show", "overview")
     with node.connect() as amqp:

@@ -1,9 +1,8 @@
-"""RabbitMQ as the reference peer: one throw-away node on loopback, started and stopped by whoever needs it."""
+"""RabbitMQ as the reference peer: a throw-away node on loopback that its user starts and stops."""
 
 from __future__ import annotations
 
 import os
-import shutil
 import socket
 import subprocess
 import tempfile
@@ -13,30 +12,24 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import IO
 
+from tests.peers.peer import RABBITMQ
+
 START_TIMEOUT_S = 120
 STOP_TIMEOUT_S = 60
 
 
-def find_server() -> Path | None:
-    """The server script itself; Debian's wrapper on PATH insists on another user."""
-    for candidate in sorted(Path("/usr/lib/rabbitmq/lib").glob("rabbitmq_server-*/sbin/rabbitmq-server")):
-        return candidate
-    on_path = shutil.which("rabbitmq-server")
-    return Path(on_path) if on_path else None
-
-
 @dataclass(frozen=True, slots=True)
 class RabbitMQ:
-    """A running node: where it listens, and its control command."""
+    """A running node: its ports and its control command."""
 
     amqp_port: int
     http_port: int
-    """Where the management plugin listens, if it was asked for."""
+    """The port of the management plugin, if that plugin is enabled."""
     version: str
     sbin: Path
     environment: dict[str, str]
     pid: int
-    """The process that the node's own processes descend from."""
+    """The process that is the parent of the node's own processes."""
 
     @property
     def url(self) -> str:
@@ -57,9 +50,8 @@ class RabbitMQ:
 
 @contextmanager
 def running_rabbitmq(*plugins: str) -> Iterator[RabbitMQ]:
-    server = find_server()
-    if server is None:
-        raise FileNotFoundError("rabbitmq-server is not installed (Debian: apt-get install rabbitmq-server)")
+    """Start a node with these plugins, and stop it at the end. Raise MissingPeerError if RabbitMQ is not installed."""
+    server = RABBITMQ.program()
     with tempfile.TemporaryDirectory(prefix="holtmq-rabbitmq-", ignore_cleanup_errors=True) as folder:
         epmd_port, dist_port, amqp_port, http_port = _free_ports(4)
         _configure(Path(folder), amqp_port, http_port, plugins)
