@@ -1,4 +1,4 @@
-"""What the README and the docs show is what happens: their Python runs, and their commands print what stands there."""
+"""The README and the docs are true: their Python runs, and their commands print what the page shows."""
 
 from __future__ import annotations
 
@@ -19,30 +19,40 @@ ROOT = Path(__file__).parents[1]
 PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))]
 
 
-def blocks(language: str, start: str = "") -> list[Any]:
-    """The fenced blocks of all pages in a language that start with a text."""
-    found = []
-    for page in PAGES:
-        fenced = re.findall(r"^```(\w*)\n(.*?)^```$", page.read_text(), re.MULTILINE | re.DOTALL)
-        chosen = [block for its_language, block in fenced if its_language == language and block.startswith(start)]
-        found += [pytest.param(block, id=f"{page.name}-{number}") for number, block in enumerate(chosen)]
-    assert found
-    return found
+def blocks(page: Path, language: str) -> list[str]:
+    """Return the fenced blocks of a page in a language."""
+    fenced = re.findall(r"^```(\w*)\n(.*?)^```$", page.read_text(), re.MULTILINE | re.DOTALL)
+    return [block for its_language, block in fenced if its_language == language]
 
 
-NAMES_OF_PAGES: dict[str, dict[str, Any]] = {}
+PYTHON_PAGES = [page for page in PAGES if blocks(page, "python")]
+COMMANDS = [
+    pytest.param(block, id=f"{page.name}-{number}")
+    for page in PAGES
+    for number, block in enumerate(each for each in blocks(page, "") if each.startswith("$ "))
+]
+assert PYTHON_PAGES
+assert COMMANDS
 
 
-@pytest.mark.parametrize("block", blocks("python"))
+@pytest.mark.parametrize("page", PYTHON_PAGES, ids=lambda page: page.name)
 def test_python_gives_the_results_in_its_comments(
-    block: str, request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch
+    page: Path, request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A line of comment after an expression is its value. The blocks of a page share their names."""
+    """A comment on the line after an expression is its value.
+
+    The blocks of a page share their names. They are one test, because pytest may run two tests in two processes.
+    """
     monkeypatch.chdir(ROOT)
-    if "holtmq.spark" in block:
-        request.getfixturevalue("spark")  # so that session() finds one that is stopped in the end
+    names: dict[str, Any] = {}
+    for block in blocks(page, "python"):
+        if "holtmq.spark" in block:
+            request.getfixturevalue("spark")  # session() then returns this one, which is stopped at the end
+        run_block(block, names, request)
+
+
+def run_block(block: str, names: dict[str, Any], request: pytest.FixtureRequest) -> None:
     lines = block.splitlines()
-    names = NAMES_OF_PAGES.setdefault(request.node.callspec.id.rpartition("-")[0], {})
     for statement in ast.parse(block).body:
         assert statement.end_lineno is not None
         following = lines[statement.end_lineno : statement.end_lineno + 1]
@@ -56,7 +66,7 @@ def test_python_gives_the_results_in_its_comments(
             names[statement.name](**arguments)
 
 
-@pytest.mark.parametrize("block", blocks("", "$ "))
+@pytest.mark.parametrize("block", COMMANDS)
 def test_commands_print_what_the_page_shows(block: str) -> None:
     command, _, expected = block.removeprefix("$ .venv/bin/").partition("\n")
     done = subprocess.run(
