@@ -1,8 +1,9 @@
-"""The Celery application of the tests: a task that adds, one that fails twice before it works, one that tells the order."""
+"""The Celery application of the tests."""
 
 from __future__ import annotations
 
 import os
+import time
 from typing import Any
 
 from celery import Celery
@@ -30,6 +31,11 @@ def works_at_the_third_attempt(self: Any) -> int:
     if self.request.retries < 2:
         raise self.retry(countdown=0.2)
     return int(self.request.retries)
+
+
+@app.task
+def time_of_day() -> float:
+    return time.time()
 
 
 @app.task

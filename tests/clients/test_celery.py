@@ -16,9 +16,10 @@ import kombu
 import kombu.pools
 import pytest
 
+from tests.deadline import eventually
 from tests.server.process import BrokerProcess
 
-TIMEOUT_S = 30.0
+TIMEOUT_S = 60.0
 
 
 @pytest.fixture
@@ -60,10 +61,8 @@ def test_tasks_give_results_retry_and_wait_for_their_time(broker: BrokerProcess,
     with worker(broker):
         assert tasks.add.delay(2, 3).get(timeout=TIMEOUT_S) == 5
         assert tasks.works_at_the_third_attempt.delay().get(timeout=TIMEOUT_S) == 2
-        later = tasks.add.apply_async((1, 1), countdown=1)
-        assert tasks.add.delay(3, 4).get(timeout=TIMEOUT_S) == 7
-        assert not later.ready()
-        assert later.get(timeout=TIMEOUT_S) == 2
+        due = time.time() + 1
+        assert tasks.time_of_day.apply_async(countdown=1).get(timeout=TIMEOUT_S) >= due
 
 
 def test_tasks_of_higher_priority_come_first_and_survive_a_killed_broker(
@@ -75,10 +74,7 @@ def test_tasks_of_higher_priority_come_first_and_survive_a_killed_broker(
     broker.kill()
     broker.start()
     with worker(broker):
-        deadline = time.monotonic() + TIMEOUT_S
-        while not notes.exists() or len(notes.read_text().split()) < 3:
-            assert time.monotonic() < deadline, "the tasks did not run"
-            time.sleep(0.05)
+        eventually(lambda: notes.exists() and len(notes.read_text().split()) == 3, "the three tasks to run")
     assert notes.read_text().split() == ["9", "5", "1"]
 
 
@@ -110,7 +106,7 @@ def test_kombu_publishes_consumes_requeues_and_buries(broker: BrokerProcess) -> 
                 producer.publish({"n": number}, exchange=exchange, routing_key="orders.eu", declare=[queue])
         with connection.Consumer([queue], callbacks=[take]):
             while len(seen) < 5:
-                connection.drain_events(timeout=10)
+                connection.drain_events(timeout=TIMEOUT_S)
         letter = dead(connection.default_channel).get(no_ack=True)
         assert letter.payload == {"n": 2}
     assert sorted(seen, key=str) == sorted([*(({"n": n}, False) for n in range(4)), ({"n": 1}, True)], key=str)

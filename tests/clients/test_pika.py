@@ -11,6 +11,7 @@ from pika.adapters.asyncio_connection import AsyncioConnection
 from pika.adapters.blocking_connection import BlockingChannel
 from pika.exceptions import AMQPConnectionError, ChannelClosedByBroker, NackError, UnroutableError
 
+from tests.deadline import PATIENCE_S
 from tests.server.process import BrokerProcess
 
 PERSISTENT = pika.BasicProperties(delivery_mode=2)
@@ -40,7 +41,7 @@ def test_the_blocking_adapter_publishes_consumes_nacks_and_buries(broker: Broker
         with pytest.raises(UnroutableError):
             channel.basic_publish("orders", "nowhere", b"lost", mandatory=True)
         seen = []
-        for method, _, body in channel.consume("work", inactivity_timeout=5):
+        for method, _, body in channel.consume("work", inactivity_timeout=PATIENCE_S):
             assert method is not None
             seen.append((body, method.redelivered))
             if body == b"3" and not method.redelivered:
@@ -81,7 +82,7 @@ def test_the_blocking_adapter_comes_back_to_its_messages(broker: BrokerProcess) 
         channel.basic_publish("orders", "orders.eu", b"kept", PERSISTENT)
         broker.kill()
         with pytest.raises(AMQPConnectionError):
-            connection.process_data_events(5)
+            connection.process_data_events(PATIENCE_S)
     broker.start()
     with connect(broker) as connection:
         _, _, body = connection.channel().basic_get("work", auto_ack=True)
@@ -107,12 +108,12 @@ def test_the_asyncio_adapter_publishes_with_confirms_and_consumes(broker: Broker
         opened: asyncio.Future[Any] = loop.create_future()
         done: asyncio.Future[list[bytes]] = loop.create_future()
         bodies: list[bytes] = []
-        confirmed: list[int] = []
+        confirmed = asyncio.Event()
         AsyncioConnection(pika.ConnectionParameters("127.0.0.1", broker.port), on_open_callback=opened.set_result)
-        connection = await asyncio.wait_for(opened, 10)
+        connection = await asyncio.wait_for(opened, PATIENCE_S)
         channel_opened: asyncio.Future[Any] = loop.create_future()
         connection.channel(on_open_callback=channel_opened.set_result)
-        channel = await asyncio.wait_for(channel_opened, 10)
+        channel = await asyncio.wait_for(channel_opened, PATIENCE_S)
 
         def on_message(channel: Any, method: Any, properties: Any, body: bytes) -> None:
             bodies.append(body)
@@ -120,16 +121,19 @@ def test_the_asyncio_adapter_publishes_with_confirms_and_consumes(broker: Broker
             if len(bodies) == 5 and not done.done():
                 done.set_result(bodies)
 
+        def on_confirm(frame: Any) -> None:
+            if frame.method.delivery_tag == 5:
+                confirmed.set()
+
         def on_declared(_: object) -> None:
-            channel.confirm_delivery(ack_nack_callback=lambda frame: confirmed.append(frame.method.delivery_tag))
+            channel.confirm_delivery(ack_nack_callback=on_confirm)
             channel.basic_consume("q", on_message)
             for number in range(5):
                 channel.basic_publish("", "q", b"%d" % number)
 
         channel.queue_declare("q", callback=on_declared)
-        result = await asyncio.wait_for(done, 10)
-        while not confirmed or max(confirmed) < 5:
-            await asyncio.sleep(0.01)
+        result = await asyncio.wait_for(done, PATIENCE_S)
+        await asyncio.wait_for(confirmed.wait(), PATIENCE_S)
         connection.close()
         return result
 

@@ -1,4 +1,4 @@
-"""What was confirmed is there after a kill -9 at any moment."""
+"""A kill -9 at any moment loses nothing that was confirmed."""
 
 from __future__ import annotations
 
@@ -15,23 +15,27 @@ import holtmq
 from holtmq.errors import StoreOwnedError
 from holtmq.wire import methods as wire
 from tests.amqp_client import Amqp, Channel, ClosedError
+from tests.deadline import eventually
 from tests.server.process import BrokerProcess, broker_process
 
 ROUNDS = 12
 
 
 class Traffic:
-    """Publishes numbered messages with confirms and acknowledges some of them, until the broker is gone."""
+    """Publish numbered messages with confirms and acknowledge some of them, until the broker is gone."""
 
     def __init__(self, port: int, queue: str, first: int) -> None:
         self._port = port
         self._queue = queue
-        self._next = first
+        self.next = first
         self.confirmed: set[int] = set()
         self.maybe_acked: set[int] = set()
         self._threads = [threading.Thread(target=run) for run in (self._publish, self._consume)]
         for thread in self._threads:
             thread.start()
+
+    def wait_for_confirms(self, count: int) -> None:
+        eventually(lambda: len(self.confirmed) >= count, f"{count} confirms")
 
     def join(self) -> None:
         for thread in self._threads:
@@ -41,11 +45,11 @@ class Traffic:
         with suppress(OSError, ClosedError), Amqp(self._port) as amqp:
             channel = amqp.channel()
             channel.confirm()
-            first, published, confirmed = self._next, 0, 0
+            first, published, confirmed = self.next, 0, 0
             while True:
                 for _ in range(random.randint(1, 30)):
                     published += 1
-                    self._next += 1
+                    self.next += 1
                     channel.publish("", self._queue, b"%d" % (first + published), delivery_mode=2)
                 while confirmed < published:
                     event = channel.next()
@@ -77,15 +81,15 @@ def test_nothing_confirmed_is_lost_and_nothing_comes_twice(tmp_path: Path) -> No
         first = 0
         for _ in range(ROUNDS):
             traffic = Traffic(broker.port, "q", first)
-            time.sleep(random.uniform(0.05, 0.4))
+            traffic.wait_for_confirms(random.randint(1, 500))
             broker.kill()
             traffic.join()
-            first = traffic._next + 1
+            first = traffic.next + 1
             due |= traffic.confirmed
             gone |= traffic.maybe_acked
             broker.start()
             left = _peek(broker.port, "q")
-            assert len(left) == len(set(left)), "a message is there twice"
+            assert len(left) == len(set(left)), "a message is in the queue twice"
             assert due - set(left) <= gone, "a confirmed message is lost"
             due &= set(left)
         broker.stop()
@@ -93,7 +97,7 @@ def test_nothing_confirmed_is_lost_and_nothing_comes_twice(tmp_path: Path) -> No
 
 
 def _peek(port: int, queue: str) -> list[int]:
-    """What is in a queue, without taking it."""
+    """Return what is in a queue, and leave it there."""
     with Amqp(port) as amqp:
         channel = amqp.channel()
         count = channel.count(queue)
@@ -104,7 +108,7 @@ def _peek(port: int, queue: str) -> list[int]:
     return bodies
 
 
-def test_what_is_acked_does_not_come_back(tmp_path: Path) -> None:
+def test_acknowledged_messages_do_not_come_back(tmp_path: Path) -> None:
     with broker_process(tmp_path / "broker.db") as broker:
         with Amqp(broker.port) as amqp:
             channel = amqp.channel(1)
@@ -133,7 +137,7 @@ def _publish_confirmed(channel: Channel, queue: str, numbers: range | list[int])
     channel.close()
 
 
-def test_topology_survives_as_soon_as_it_is_told(tmp_path: Path) -> None:
+def test_the_topology_survives_a_kill_as_soon_as_it_is_declared(tmp_path: Path) -> None:
     with broker_process(tmp_path / "broker.db") as broker:
         with Amqp(broker.port) as amqp:
             channel = amqp.channel()
@@ -161,7 +165,7 @@ def test_topology_survives_as_soon_as_it_is_told(tmp_path: Path) -> None:
                 channel = channel.reopen()
 
 
-def test_transient_messages_do_not_survive_and_persistent_ones_are_marked(tmp_path: Path) -> None:
+def test_transient_messages_do_not_survive_and_delivered_ones_are_marked_redelivered(tmp_path: Path) -> None:
     with broker_process(tmp_path / "broker.db") as broker:
         with Amqp(broker.port) as amqp:
             channel = amqp.channel()
@@ -184,7 +188,7 @@ def test_transient_messages_do_not_survive_and_persistent_ones_are_marked(tmp_pa
             assert channel.get("q") is None
 
 
-def test_a_transaction_is_there_whole_or_not_at_all(tmp_path: Path) -> None:
+def test_a_transaction_survives_whole_or_not_at_all(tmp_path: Path) -> None:
     with broker_process(tmp_path / "broker.db", "--durability", "normal") as broker:
         with Amqp(broker.port) as amqp:
             channel = amqp.channel()
@@ -199,10 +203,15 @@ def test_a_transaction_is_there_whole_or_not_at_all(tmp_path: Path) -> None:
 
 
 def _commit_until_killed(broker: BrokerProcess) -> set[int]:
-    """Transactions of one message to each of two queues; those that were told to be committed."""
+    """Publish to two queues in each transaction. Return the numbers whose commit was answered."""
     committed: set[int] = set()
-    timer = threading.Timer(random.uniform(0.05, 0.3), broker.process.kill)
-    timer.start()
+
+    def kill_after(count: int) -> None:
+        eventually(lambda: len(committed) >= count, f"{count} commits")
+        broker.process.kill()
+
+    killer = threading.Thread(target=kill_after, args=(random.randint(1, 100),))
+    killer.start()
     with suppress(OSError, ClosedError), Amqp(broker.port) as amqp:
         channel = amqp.channel()
         channel.call(wire.TxSelect(), wire.TxSelectOk)
@@ -213,12 +222,12 @@ def _commit_until_killed(broker: BrokerProcess) -> set[int]:
                 channel.publish("", queue, b"%d" % number, delivery_mode=2)
             channel.call(wire.TxCommit(), wire.TxCommitOk)
             committed.add(number)
-    timer.join()
+    killer.join()
     broker.kill()
     return committed
 
 
-def test_a_file_moves_between_broker_and_library(tmp_path: Path) -> None:
+def test_a_file_is_used_by_the_broker_and_then_by_the_library(tmp_path: Path) -> None:
     path = tmp_path / "shop.db"
     with holtmq.open(path) as mq:
         mq.declare_queue("inbox")
@@ -247,16 +256,19 @@ def test_a_file_moves_between_broker_and_library(tmp_path: Path) -> None:
             BrokerProcess(path)
 
 
-def test_a_delayed_message_of_the_library_comes_when_it_is_due(tmp_path: Path) -> None:
+def test_the_broker_delivers_a_delayed_message_of_the_library_when_it_is_due(tmp_path: Path) -> None:
     path = tmp_path / "shop.db"
     with holtmq.open(path) as mq:
         mq.declare_queue("q")
+        due = time.time() + 1.0
         mq.queue("q").put("later", "k", delay_s=1.0)
         mq.queue("q").put("now", "k")
     with broker_process(path) as broker, Amqp(broker.port) as amqp:
         channel = amqp.channel()
         channel.consume("q", no_ack=True)
-        assert channel.bodies(2) == [b"now", b"later"]
+        arrived = {channel.next().body: time.time() for _ in range(2)}
+        assert arrived.keys() == {b"now", b"later"}
+        assert arrived[b"later"] >= due
 
 
 def test_a_deleted_queue_leaves_nothing_in_the_file(tmp_path: Path) -> None:
