@@ -1,4 +1,4 @@
-"""Routing by the letter of the rules, as short as it can be said: each binding is tried in turn, nothing is indexed or kept."""
+"""Routing by the letter of the rules, as short as possible: each binding is tried in turn, without index or cache."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ def fits(pattern: tuple[str, ...], words: tuple[str, ...]) -> bool:
 
 
 def seen(value: object) -> object:
-    """What RabbitMQ sees of a header's value: a timestamp as a number, bytes as text, an empty table as an empty array."""
+    """Return a value as RabbitMQ compares it: a timestamp as a number, bytes as text, an empty table as an empty array."""
     if isinstance(value, datetime):
         return int(value.timestamp())
     return value.decode() if isinstance(value, bytes) else [] if value == {} else value
@@ -51,7 +51,7 @@ def is_same(one: object, other: object) -> bool:
 
 
 class NaiveBroker:
-    """A vhost as three lists. Every rule is a filter over them, and every error a code that is raised."""
+    """A vhost as three lists. Every rule is a filter over them. An error is raised as its reply code."""
 
     def __init__(self, *, strict_unbind: bool = True) -> None:
         self.exchanges = [Exchange(name, type_) for name, type_ in PREDECLARED.items()]

@@ -1,7 +1,7 @@
-"""Records what a live RabbitMQ does with every case of the table: python -m tests.conformance.record
+"""Record what a live RabbitMQ does with every case of the table: python -m tests.conformance.record
 
-Writes the outcomes beside the table, fills in `-> ?` in the table itself, and lists where RabbitMQ does not do what the
-table says that it does. Exit code 1 where there is such a place.
+Write the outcomes beside the table, fill in `-> ?` in the table itself, and list the cases in which RabbitMQ does something
+else than the table says. The exit code is 1 if there is such a case.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Random topologies and traffic: small names, so that things collide, and every rule comes up."""
+"""Random topologies and traffic. Names are short, so that they collide and every rule is exercised."""
 
 from __future__ import annotations
 
@@ -61,8 +61,11 @@ changes: st.SearchStrategy[Action] = st.one_of(
 
 @st.composite
 def histories(draw: st.DrawFn, most: int = 40) -> list[Action]:
-    """A vhost set up at random, then changes and publishes in any order. The same few messages come again and
-    again, so that a route is asked for before and after a change; what was bound is often what gets unbound."""
+    """Set up a vhost at random, then change it and publish in any order.
+
+    The same few messages are published again and again, so that a route is used before and after a change. An unbind often
+    names an existing binding.
+    """
     actions: list[Action] = [draw(exchanges.map(lambda x, name=name: rename(x, name))) for name in EXCHANGES]  # type: ignore[misc]
     actions += [Queue(name) for name in QUEUES]
     bound = draw(st.lists(bindings, min_size=1, max_size=12))

@@ -1,4 +1,4 @@
-"""The table of routing cases: one text file of scenarios that every implementation, ours and others', is run through.
+"""The table of routing cases: one text file of scenarios that run on every implementation, HoltMQ's and others.
 
 A scenario starts with a line `## rule`, and its steps run in order against an empty vhost:
 
@@ -28,7 +28,7 @@ from holtmq.table_json import table_from_json
 
 FILE = Path(__file__).with_name("routing.cases")
 Outcome: TypeAlias = tuple[str, ...] | int | None
-"""The queues that a message reached, the code of an error, or None: it went well."""
+"""The queues that a message reached, the code of an error, or None for an action that succeeds without a result."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,7 +69,7 @@ class Step:
     expected: Outcome
     expected_of_rabbitmq: Outcome
     is_case: bool
-    """Whether the step says what must come of it; others only set the scene."""
+    """Whether the step states its outcome. Other steps only set the scene."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -77,7 +77,7 @@ class Scenario:
     rule: str
     steps: tuple[Step, ...]
     unanswerable: str | None = None
-    """Why RabbitMQ cannot be asked."""
+    """Why the scenario cannot run on RabbitMQ, if it cannot."""
 
 
 def load() -> list[Scenario]:
@@ -150,5 +150,5 @@ def _split_table(text: str) -> tuple[str, Table]:
 
 
 def _words(text: str) -> list[str]:
-    """The words of a line. (shlex would take an apostrophe in a routing key for a quote.)"""
+    """Split a line into words. (shlex would take an apostrophe in a routing key for a quote.)"""
     return [json.loads(word) if word.startswith('"') else word for word in re.findall(r'"(?:[^"\\]|\\.)*"|\S+', text)]

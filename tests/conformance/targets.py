@@ -1,4 +1,4 @@
-"""What the table is run against. Each target carries out one action and says what came of it."""
+"""The targets of the table. Each executes one action at a time and returns its outcome."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ TIMEOUT_S = 10
 
 
 class Target(ABC):
-    """An empty vhost that carries out actions."""
+    """An empty vhost that executes actions."""
 
     @abstractmethod
     def apply(self, action: Action) -> Outcome: ...
@@ -29,7 +29,7 @@ class Target(ABC):
 
 
 class LocalTarget(Target):
-    """A broker in this process: anything with these verbs."""
+    """A broker in this process, with one method for each action."""
 
     broker: Router | NaiveBroker
 
@@ -73,11 +73,14 @@ class NaiveTarget(LocalTarget):
 
 
 class EmbeddedTarget(Target):
-    """A HoltMQ file: each message is published, and popped from whatever queues it came to."""
+    """A HoltMQ file. Each message is published, then popped from the queues that it reached.
 
-    def __init__(self, mq: EmbeddedBroker) -> None:
+    Targets that have the same file open share the set of declared queues.
+    """
+
+    def __init__(self, mq: EmbeddedBroker, queues: set[str]) -> None:
         self._mq = mq
-        self._queues: set[str] = set()
+        self._queues = queues
 
     def apply(self, action: Action) -> Outcome:
         try:
@@ -120,7 +123,7 @@ class EmbeddedTarget(Target):
 
 
 class AmqpTarget(Target):
-    """A live broker, over the wire. Whatever a scenario declares is deleted when it is over."""
+    """A live broker, over AMQP. Everything that a scenario declares is deleted at its end."""
 
     def __init__(self, amqp_port: int) -> None:
         self._amqp_port = amqp_port

@@ -1,4 +1,4 @@
-"""The table of cases over the wire, against HoltMQ's own broker."""
+"""The table of cases on HoltMQ's own broker, over AMQP."""
 
 from __future__ import annotations
 

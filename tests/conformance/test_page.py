@@ -1,4 +1,4 @@
-"""The page of rules is what the tables say."""
+"""docs/conformance.md matches the tables."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The table of cases against a live RabbitMQ."""
+"""The table of cases on a live RabbitMQ."""
 
 from __future__ import annotations
 

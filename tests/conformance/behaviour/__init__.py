@@ -1,4 +1,4 @@
-"""What brokers do beyond routing, rule by rule: each rule is carried out over the wire, on HoltMQ and on RabbitMQ."""
+"""The behaviour of a broker beyond routing, as rules that run over AMQP on HoltMQ and on RabbitMQ."""
 
 from tests.conformance.behaviour import (
     consuming,

@@ -1,27 +1,20 @@
-"""Dead letters: why, where to, and what they tell."""
+"""Dead letters: why a message becomes one, where it goes, and its headers."""
 
 from __future__ import annotations
 
 from typing import Any
 
 from tests.amqp_client import Channel, Event
-from tests.conformance.behaviour.rule import Scene, eventually, rule
+from tests.conformance.behaviour.rule import Scene, rule
+from tests.deadline import eventually, last_seen
 
 SECTION = "Dead letters"
 
 
 def _dead_letter(channel: Channel, queue: str) -> Event:
-    found: list[Event] = []
-
-    def look() -> bool:
-        event = channel.get(queue)
-        if event is not None:
-            found.append(event)
-        return bool(found)
-
-    eventually(look, True)
-    assert found, "no dead letter came"
-    return found[0]
+    event = eventually(lambda: channel.get(queue), "a dead letter")
+    assert event is not None
+    return event
 
 
 def _death(event: Event) -> dict[str, Any]:
@@ -30,7 +23,11 @@ def _death(event: Event) -> dict[str, Any]:
     return death
 
 
-@rule(SECTION, "a rejected message goes to the dead-letter exchange by its own key", (b"m", "work", "rejected", 1, ["work"]))
+@rule(
+    SECTION,
+    "a rejected message goes to the dead-letter exchange with its own routing key",
+    (b"m", "work", "rejected", 1, ["work"]),
+)
 def rejected(scene: Scene) -> object:
     channel, exchange, dead = scene.channel(), scene.exchange(), scene.queue()
     channel.declare_exchange(exchange, "direct")
@@ -45,7 +42,7 @@ def rejected(scene: Scene) -> object:
     return event.body, event.method.routing_key, death["reason"], death["count"], death["routing-keys"]
 
 
-@rule(SECTION, "x-dead-letter-routing-key is the key of the dead letter", "graveyard")
+@rule(SECTION, "x-dead-letter-routing-key replaces the routing key of the dead letter", "graveyard")
 def routing_key(scene: Scene) -> object:
     channel, queue, exchange, dead = scene.channel(), scene.queue(), scene.exchange(), scene.queue()
     channel.declare_exchange(exchange, "fanout")
@@ -65,7 +62,7 @@ def _with_dead_letters(scene: Scene, **arguments: Any) -> tuple[Channel, str, st
     return channel, queue, dead
 
 
-@rule(SECTION, "an expired message, with its expiration moved into x-death", ("expired", "30", False))
+@rule(SECTION, "an expired message becomes a dead letter, and its expiration moves into x-death", ("expired", "30", False))
 def expired(scene: Scene) -> object:
     channel, queue, dead = _with_dead_letters(scene)
     channel.put(queue, b"m", expiration="30")
@@ -74,7 +71,7 @@ def expired(scene: Scene) -> object:
     return death["reason"], death.get("original-expiration"), "expiration" in event.properties
 
 
-@rule(SECTION, "a message that the queue has no room for", ("maxlen", b"1"))
+@rule(SECTION, "a message dropped by max-length becomes a dead letter", ("maxlen", b"1"))
 def too_long(scene: Scene) -> object:
     channel, queue, dead = _with_dead_letters(scene, max_length=1)
     channel.put(queue, b"1", b"2")
@@ -82,7 +79,11 @@ def too_long(scene: Scene) -> object:
     return _death(event)["reason"], event.body
 
 
-@rule(SECTION, "x-first-death tells the first one, x-death counts for each queue and reason", (True, "rejected", [2, 1]))
+@rule(
+    SECTION,
+    "x-first-death headers describe the first death, and x-death counts by queue and reason",
+    (True, "rejected", [2, 1]),
+)
 def counted(scene: Scene) -> object:
     channel, queue, dead = _with_dead_letters(scene)
     channel.put(queue, b"m")
@@ -90,7 +91,7 @@ def counted(scene: Scene) -> object:
 
     def kill() -> Event:
         nonlocal tag
-        eventually(lambda: channel.count(queue), 1)
+        last_seen(lambda: channel.count(queue), 1)
         event = channel.get(queue, no_ack=False)
         assert event is not None
         channel.reject(event.method.delivery_tag, requeue=False)
@@ -106,16 +107,19 @@ def counted(scene: Scene) -> object:
     return headers["x-first-death-queue"] == queue, headers["x-first-death-reason"], [counts["rejected"], counts["expired"]]
 
 
-@rule(SECTION, "a message that only expires in a circle is dropped", 0)
+@rule(SECTION, "a message that expires in a cycle of queues is dropped from the cycle", (b"m", 0))
 def circle(scene: Scene) -> object:
-    channel, queue = scene.channel(), scene.queue()
-    channel.declare(queue, dead_letter_exchange="", dead_letter_routing_key=queue)
+    channel, queue, exchange, witness = scene.channel(), scene.queue(), scene.exchange(), scene.queue()
+    channel.declare_exchange(exchange, "fanout")
+    channel.declare(queue, dead_letter_exchange=exchange)
+    channel.declare(witness)
+    channel.bind(queue, exchange)
+    channel.bind(witness, exchange)
     channel.put(queue, b"m", expiration="20")
-    eventually(lambda: channel.count(queue), 0)
-    return eventually(lambda: channel.count(queue), 0)
+    return _dead_letter(channel, witness).body, channel.count(queue)
 
 
-@rule(SECTION, "a rejected message may come round again", b"m")
+@rule(SECTION, "a rejected message may return to its queue as a dead letter", b"m")
 def rejected_circle(scene: Scene) -> object:
     channel, queue = scene.channel(), scene.queue()
     channel.declare(queue, dead_letter_exchange="", dead_letter_routing_key=queue)
@@ -125,18 +129,18 @@ def rejected_circle(scene: Scene) -> object:
     return _dead_letter(channel, queue).body
 
 
-@rule(SECTION, "a dead-letter exchange that does not exist loses the message", 0)
+@rule(SECTION, "a dead letter is lost if its exchange does not exist", 0)
 def missing_exchange(scene: Scene) -> object:
     channel, queue = scene.channel(), scene.queue()
     channel.declare(queue, dead_letter_exchange="no-such-exchange")
     channel.put(queue, b"m")
     channel.get(queue, no_ack=False)
     channel.reject(1, requeue=False)
-    channel.settle()
-    return channel.count(queue)
+    channel.close()
+    return scene.channel().count(queue)
 
 
-@rule(SECTION, "other headers and properties come along", ("v", "text/plain", "id"))
+@rule(SECTION, "a dead letter keeps its other headers and properties", ("v", "text/plain", "id"))
 def properties_kept(scene: Scene) -> object:
     channel, queue, dead = _with_dead_letters(scene)
     channel.put(queue, b"m", headers={"k": "v"}, content_type="text/plain", message_id="id")

@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 from holtmq.wire import methods as wire
-from tests.conformance.behaviour.rule import Scene, closing, code, eventually, rule
+from tests.conformance.behaviour.rule import Scene, closing, code, rule
+from tests.deadline import last_seen
 
 SECTION = "Declaring"
 DECLARE = (50, 10)
 EXCHANGE_DECLARE = (40, 10)
 
 
-@rule(SECTION, "declare-ok tells the name, ready messages and consumers", (True, 2, 1))
+@rule(SECTION, "declare-ok gives the name and the numbers of ready messages and consumers", (True, 2, 1))
 def declare_ok(scene: Scene) -> object:
     channel, queue = scene.channel(), scene.queue()
     channel.declare(queue)
@@ -30,7 +31,9 @@ def server_named(scene: Scene) -> object:
     return one.startswith("amq.gen-"), one != other
 
 
-@rule(SECTION, 'queue name "" is the last queue declared on the channel, and its name the key if that is "" too', [b"m"])
+@rule(
+    SECTION, 'queue name "" means the last queue declared on the channel, and an empty routing key then means its name', [b"m"]
+)
 def last_declared(scene: Scene) -> object:
     channel, exchange = scene.channel(), scene.exchange()
     channel.declare_exchange(exchange)
@@ -41,7 +44,7 @@ def last_declared(scene: Scene) -> object:
     return channel.drain("")
 
 
-@rule(SECTION, 'queue name "" where none was declared on the channel', ("channel", 404, (50, 20)))
+@rule(SECTION, 'queue name "" on a channel that has declared no queue', ("channel", 404, (50, 20)))
 def none_declared(scene: Scene) -> object:
     channel = scene.channel()
     return closing(lambda: channel.bind("", "amq.topic", "k"))
@@ -68,12 +71,12 @@ def other_argument(scene: Scene) -> object:
     return closing(lambda: channel.declare(queue, message_ttl=2000))
 
 
-@rule(SECTION, "declaring a queue again with another unknown argument", "ok")
+@rule(SECTION, "declaring a queue again with another unknown argument", 1)
 def other_unknown_argument(scene: Scene) -> object:
     channel, queue = scene.channel(), scene.queue()
     channel.declare(queue, color="red")
-    channel.declare(queue, color="blue")
-    return "ok"
+    channel.put(queue, b"m")
+    return channel.declare(queue, color="blue").message_count
 
 
 @rule(SECTION, "declaring a shared queue as exclusive", ("channel", 405, DECLARE))
@@ -83,7 +86,11 @@ def other_exclusive(scene: Scene) -> object:
     return closing(lambda: channel.declare(queue, exclusive=True))
 
 
-@rule(SECTION, "an exclusive queue to another connection: declare, bind, consume, get, purge, delete, passive", [405] * 7)
+@rule(
+    SECTION,
+    "an exclusive queue used by another connection: declare, bind, consume, get, purge, delete, passive declare",
+    [405] * 7,
+)
 def exclusive_to_others(scene: Scene) -> object:
     owner, queue = scene.channel(), scene.queue()
     owner.declare(queue, exclusive=True)
@@ -103,7 +110,7 @@ def exclusive_to_others(scene: Scene) -> object:
     return seen
 
 
-@rule(SECTION, "an exclusive queue goes with its connection", ("channel", 404, DECLARE))
+@rule(SECTION, "an exclusive queue is deleted with its connection", ("channel", 404, DECLARE))
 def exclusive_goes(scene: Scene) -> object:
     owner, queue = scene.connect(), scene.queue()
     owner.channel().declare(queue, exclusive=True)
@@ -112,7 +119,11 @@ def exclusive_goes(scene: Scene) -> object:
     return closing(lambda: channel.declare(queue, passive=True))
 
 
-@rule(SECTION, "an auto-delete queue goes with its last consumer, not before it had one", (True, ("channel", 404, DECLARE)))
+@rule(
+    SECTION,
+    "an auto-delete queue is deleted with its last consumer, and not before it had one",
+    (True, ("channel", 404, DECLARE)),
+)
 def auto_delete_goes(scene: Scene) -> object:
     channel, queue = scene.channel(), scene.queue()
     channel.declare(queue, auto_delete=True)
@@ -129,14 +140,17 @@ def passive_missing(scene: Scene) -> object:
     return closing(lambda: channel.declare("no-such-queue", passive=True))
 
 
-@rule(SECTION, "passive declare asks for the name only", "ok")
+@rule(SECTION, "passive declare checks the name only, and changes nothing", (1, [b"by topic"]))
 def passive_name_only(scene: Scene) -> object:
     channel, queue, exchange = scene.channel(), scene.queue(), scene.exchange()
     channel.declare(queue, durable=True, max_length=5)
-    channel.declare(queue, passive=True)
     channel.declare_exchange(exchange, "topic")
     channel.declare_exchange(exchange, "fanout", passive=True)
-    return "ok"
+    channel.bind(queue, exchange, "a.*")
+    channel.publish(exchange, "a.b", b"by topic")
+    channel.publish(exchange, "b.b", b"by fanout")
+    channel.settle()
+    return channel.declare(queue, passive=True).message_count, channel.drain(queue)
 
 
 @rule(SECTION, "passive declare of an exchange that does not exist", ("channel", 404, EXCHANGE_DECLARE))
@@ -157,12 +171,16 @@ def reserved_exchange(scene: Scene) -> object:
     return closing(lambda: channel.declare_exchange("amq.mine"))
 
 
-@rule(SECTION, "declaring a predeclared exchange as it is", "ok")
+@rule(SECTION, "declaring a predeclared exchange as it is", [b"amq.direct", b"amq.topic", b"amq.match"])
 def predeclared(scene: Scene) -> object:
-    channel = scene.channel()
+    channel, queue = scene.channel(), scene.queue()
+    channel.declare(queue)
     for name, type_ in (("amq.direct", "direct"), ("amq.topic", "topic"), ("amq.match", "headers")):
         channel.declare_exchange(name, type_, durable=True)
-    return "ok"
+        channel.bind(queue, name, queue)
+        channel.publish(name, queue, name.encode())
+    channel.settle()
+    return channel.drain(queue)
 
 
 @rule(
@@ -191,7 +209,7 @@ def delete_missing(scene: Scene) -> object:
     return channel.delete("no-such-queue")
 
 
-@rule(SECTION, "deleting a queue tells how many messages went with it", 2)
+@rule(SECTION, "delete-ok gives the number of messages that were deleted with the queue", 2)
 def delete_count(scene: Scene) -> object:
     channel, queue = scene.channel(), scene.queue()
     channel.declare(queue)
@@ -224,7 +242,11 @@ def delete_used_exchange(scene: Scene) -> object:
     return closing(lambda: channel.call(wire.ExchangeDelete(0, exchange, if_unused=True), wire.ExchangeDeleteOk))
 
 
-@rule(SECTION, "deleting a queue cancels its consumers, who are told if they can hear it", ("c", True))
+@rule(
+    SECTION,
+    "deleting a queue cancels its consumers, and notifies clients with the capability consumer_cancel_notify",
+    ("c", True),
+)
 def delete_cancels(scene: Scene) -> object:
     consumer, deaf, channel, queue = scene.channel(), scene.channel(capabilities={}), scene.channel(), scene.queue()
     channel.declare(queue)
@@ -236,7 +258,7 @@ def delete_cancels(scene: Scene) -> object:
     return event.method.consumer_tag, deaf.is_silent()
 
 
-@rule(SECTION, "a bad value of a queue argument", [406] * 9)
+@rule(SECTION, "an invalid value of a queue argument", [406] * 9)
 def bad_arguments(scene: Scene) -> object:
     amqp, seen = scene.connect(), []
     for arguments in (
@@ -248,7 +270,7 @@ def bad_arguments(scene: Scene) -> object:
     return seen
 
 
-@rule(SECTION, "purge removes what is ready, not what a consumer holds", (2, [b"1"]))
+@rule(SECTION, "purge removes ready messages, and not unacknowledged ones", (2, [b"1"]))
 def purge(scene: Scene) -> object:
     channel, queue = scene.channel(), scene.queue()
     channel.declare(queue)
@@ -256,7 +278,7 @@ def purge(scene: Scene) -> object:
     channel.get(queue, no_ack=False)
     purged = channel.call(wire.QueuePurge(0, queue), wire.QueuePurgeOk).message_count
     channel.nack(1)
-    return purged, eventually(lambda: channel.drain(queue), [b"1"])
+    return purged, last_seen(lambda: channel.drain(queue), [b"1"])
 
 
 @rule(SECTION, "purging a queue that does not exist", ("channel", 404, (50, 30)))
@@ -275,7 +297,12 @@ def bind_missing(scene: Scene) -> object:
     return [first, closing(lambda: channel.bind("no-such-queue", "amq.topic", "k"))]
 
 
-@rule(SECTION, "unbinding with other arguments than bound", ("channel", 406, (50, 50)), rabbitmq="nothing closed")
+@rule(
+    SECTION,
+    "unbinding with arguments that differ from those of the binding",
+    ("channel", 406, (50, 50)),
+    rabbitmq="nothing closed",
+)
 def unbind_mismatch(scene: Scene) -> object:
     channel, queue = scene.channel(), scene.queue()
     channel.declare(queue)

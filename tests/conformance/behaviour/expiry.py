@@ -1,8 +1,10 @@
-"""Time: of messages and of queues."""
+"""Expiry of messages and of queues."""
 
 from __future__ import annotations
 
-from tests.conformance.behaviour.rule import Scene, closing, eventually, rule
+from holtmq.wire import methods as wire
+from tests.conformance.behaviour.rule import Scene, closing, rule
+from tests.deadline import eventually, last_seen
 
 SECTION = "Time to live"
 
@@ -12,70 +14,86 @@ def queue_ttl(scene: Scene) -> object:
     channel, queue = scene.channel(), scene.queue()
     channel.declare(queue, message_ttl=30)
     channel.put(queue, b"m")
-    return eventually(lambda: channel.count(queue), 0)
+    return last_seen(lambda: channel.count(queue), 0)
 
 
-@rule(SECTION, "of the queue's and the message's own the shorter one counts", (0, 1))
+@rule(SECTION, "the shorter of the queue's and the message's TTL applies", (0, 1))
 def shorter_counts(scene: Scene) -> object:
     channel, short, long = scene.channel(), scene.queue(), scene.queue()
     channel.declare(short, message_ttl=30)
     channel.declare(long, message_ttl=60_000)
     channel.put(short, b"m", expiration="60000")
     channel.put(long, b"m", expiration="60000")
-    return eventually(lambda: channel.count(short), 0), channel.count(long)
+    return last_seen(lambda: channel.count(short), 0), channel.count(long)
 
 
-@rule(SECTION, "a TTL of 0: only a consumer that waits gets it", ([b"now"], 0))
+@rule(SECTION, "a message with a TTL of 0 is delivered only to a consumer that is waiting", ([b"now"], 0))
 def ttl_zero(scene: Scene) -> object:
     channel, queue = scene.channel(), scene.queue()
     channel.declare(queue, message_ttl=0)
     channel.put(queue, b"too early")
-    eventually(lambda: channel.count(queue), 0)
+    last_seen(lambda: channel.count(queue), 0)
     channel.consume(queue, "c", no_ack=True)
     channel.publish("", queue, b"now")
     bodies = channel.bodies(1)
     return bodies, channel.count(queue)
 
 
-@rule(SECTION, "a message's own expiration is looked at when it comes to the front", [b"stays"])
+@rule(SECTION, "a message's own expiration is checked when it reaches the head of the queue", [b"stays"])
 def at_the_front(scene: Scene) -> object:
     channel, queue = scene.channel(), scene.queue()
     channel.declare(queue)
     channel.put(queue, b"goes", expiration="20")
     channel.put(queue, b"stays")
-    eventually(lambda: channel.count(queue), 1)
+    last_seen(lambda: channel.count(queue), 1)
     return channel.drain(queue)
 
 
-@rule(SECTION, "what a consumer holds does not expire", [(b"m", 1)])
-def held_does_not_expire(scene: Scene) -> object:
-    channel, queue = scene.channel(), scene.queue()
-    channel.declare(queue)
-    channel.publish("", queue, b"m", expiration="200")
-    channel.settle()
-    event = channel.get(queue, no_ack=False)
-    channel.put(queue, b"marker", expiration="300")
-    eventually(lambda: channel.count(queue), 0)
-    return [(event.body, event.method.delivery_tag)] if event else []
+@rule(SECTION, "an unacknowledged message does not expire", (b"held", [b"ready"], "nothing closed"))
+def unacknowledged_does_not_expire(scene: Scene) -> object:
+    channel, queue, dead = scene.channel(), scene.queue(), scene.queue()
+    channel.declare(dead)
+    channel.declare(queue, dead_letter_exchange="", dead_letter_routing_key=dead)
+    channel.qos(1)
+    channel.consume(queue)
+    for body in (b"held", b"ready"):
+        channel.publish("", queue, body, expiration="1")
+    held = channel.next()
+    last_seen(lambda: channel.count(dead), 1)
+    expired = channel.drain(dead)
+    channel.ack(held.method.delivery_tag)
+    return held.body, expired, closing(channel.settle)
 
 
-@rule(SECTION, "a queue that nobody uses for x-expires goes", ("channel", 404, (50, 10)))
+@rule(SECTION, "a queue that is unused for x-expires is deleted", ("channel", 404, (50, 10)))
 def queue_expires(scene: Scene) -> object:
     channel, queue = scene.channel(), scene.queue()
     channel.declare(queue, expires=50)
-    scene.connect()
-    import time
-
-    time.sleep(0.4)
+    _wait_until_deleted(scene, queue)
     return closing(lambda: channel.declare(queue, passive=True))
 
 
-@rule(SECTION, "a queue with a consumer does not expire", True)
+@rule(SECTION, "a queue with a consumer does not expire", [b"still here"])
 def used_queue_stays(scene: Scene) -> object:
-    channel, queue = scene.channel(), scene.queue()
-    channel.declare(queue, expires=50)
-    channel.consume(queue)
-    import time
+    channel, used, unused = scene.channel(), scene.queue(), scene.queue()
+    channel.declare(used, expires=50)
+    channel.consume(used, no_ack=True)
+    channel.declare(unused, expires=50)
+    _wait_until_deleted(scene, unused)
+    channel.publish("", used, b"still here")
+    return channel.bodies(1)
 
-    time.sleep(0.3)
-    return channel.declare(queue, passive=True).queue == queue
+
+def _wait_until_deleted(scene: Scene, queue: str) -> None:
+    """Publish to the queue until its messages are returned. Declaring it would count as a use."""
+    channel = scene.channel()
+    channel.confirm()
+
+    def is_deleted() -> bool:
+        channel.publish("", queue, mandatory=True)
+        is_returned = isinstance(channel.next().method, wire.BasicReturn)
+        if is_returned:
+            channel.next()  # the confirm
+        return is_returned
+
+    eventually(is_deleted, "the queue to expire")

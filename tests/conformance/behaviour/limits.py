@@ -1,8 +1,9 @@
-"""Queues with limits."""
+"""Queue and channel limits."""
 
 from __future__ import annotations
 
-from tests.conformance.behaviour.rule import Scene, closing, eventually, rule
+from tests.conformance.behaviour.rule import Scene, closing, rule
+from tests.deadline import last_seen
 
 SECTION = "Limits"
 
@@ -23,7 +24,7 @@ def drop_bytes(scene: Scene) -> object:
     return channel.drain(queue)
 
 
-@rule(SECTION, "what a consumer holds does not count", (b"1", [b"2"]))
+@rule(SECTION, "unacknowledged messages do not count towards the limit", (b"1", [b"2"]))
 def held_does_not_count(scene: Scene) -> object:
     channel, queue = scene.channel(), scene.queue()
     channel.declare(queue, max_length=1)
@@ -45,17 +46,17 @@ def reject_publish(scene: Scene) -> object:
     return seen, channel.drain(queue)
 
 
-@rule(SECTION, "reject-publish-dlx sends the newest to the dead letters as well", ([b"1"], [b"2"]))
+@rule(SECTION, "reject-publish-dlx also dead-letters the newest", ([b"1"], [b"2"]))
 def reject_publish_dlx(scene: Scene) -> object:
     channel, queue, dead = scene.channel(), scene.queue(), scene.queue()
     channel.declare(dead)
     channel.declare(queue, max_length=1, overflow="reject-publish-dlx", dead_letter_exchange="", dead_letter_routing_key=dead)
     channel.put(queue, b"1", b"2")
-    eventually(lambda: channel.count(dead), 1)
+    last_seen(lambda: channel.count(dead), 1)
     return channel.drain(queue), channel.drain(dead)
 
 
-@rule(SECTION, "a length of 0 hands messages to waiting consumers and keeps none", ([b"now"], 0))
+@rule(SECTION, "a max-length of 0 delivers messages to waiting consumers and keeps none", ([b"now"], 0))
 def length_zero(scene: Scene) -> object:
     channel, queue = scene.channel(), scene.queue()
     channel.declare(queue, max_length=0)
@@ -77,7 +78,7 @@ def limit_with_consumer(scene: Scene) -> object:
     return channel.bodies(20) == bodies
 
 
-@rule(SECTION, "more channels than agreed", ("connection", 530, (20, 10)), rabbitmq=("connection", 530, (0, 0)))
+@rule(SECTION, "more channels than channel_max", ("connection", 530, (20, 10)), rabbitmq=("connection", 530, (0, 0)))
 def too_many_channels(scene: Scene) -> object:
     amqp = scene.connect(channel_max=5)
     for number in range(1, 6):

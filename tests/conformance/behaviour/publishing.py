@@ -5,7 +5,8 @@ from __future__ import annotations
 from datetime import UTC, datetime
 
 from holtmq.wire import methods as wire
-from tests.conformance.behaviour.rule import Scene, closing, eventually, rule
+from tests.conformance.behaviour.rule import Scene, closing, rule
+from tests.deadline import last_seen
 
 SECTION = "Publishing"
 PUBLISH = (60, 40)
@@ -37,7 +38,7 @@ def body_sizes(scene: Scene) -> object:
     return channel.drain(queue) == bodies
 
 
-@rule(SECTION, "a mandatory message that reaches no queue comes back with 312", (312, b"lost", "nowhere"))
+@rule(SECTION, "a mandatory message that reaches no queue is returned with 312", (312, b"lost", "nowhere"))
 def mandatory(scene: Scene) -> object:
     channel = scene.channel()
     channel.publish("amq.direct", "nowhere", b"lost", mandatory=True)
@@ -81,7 +82,7 @@ def internal_exchange(scene: Scene) -> object:
     return closing(channel.settle)
 
 
-@rule(SECTION, "an exchange deleted while somebody publishes to it", ("channel", 404, PUBLISH))
+@rule(SECTION, "publishing to an exchange that another client has deleted", ("channel", 404, PUBLISH))
 def exchange_goes(scene: Scene) -> object:
     channel, other, exchange = scene.channel(), scene.channel(), scene.exchange()
     channel.declare_exchange(exchange, "fanout")
@@ -92,14 +93,14 @@ def exchange_goes(scene: Scene) -> object:
     return closing(channel.settle)
 
 
-@rule(SECTION, "immediate", ("connection", 540, PUBLISH))
+@rule(SECTION, "publishing with the immediate flag", ("connection", 540, PUBLISH))
 def immediate(scene: Scene) -> object:
     channel = scene.channel()
     channel.publish("", "k", immediate=True)
     return closing(channel.settle)
 
 
-@rule(SECTION, "an expiration that is no number", ("channel", 406, PUBLISH))
+@rule(SECTION, "an expiration that is not a number", ("channel", 406, PUBLISH))
 def bad_expiration(scene: Scene) -> object:
     channel = scene.channel()
     channel.publish("amq.direct", "k", expiration="soon")
@@ -122,20 +123,20 @@ def bcc_is_stripped(scene: Scene) -> object:
     return event.properties["headers"] if event else None
 
 
-@rule(SECTION, "a CC header that is no array", ("channel", 406, PUBLISH))
+@rule(SECTION, "a CC header that is not an array", ("channel", 406, PUBLISH))
 def bad_cc(scene: Scene) -> object:
     channel = scene.channel()
     channel.publish("amq.direct", "k", headers={"CC": "b"})
     return closing(channel.settle)
 
 
-@rule(SECTION, "direct reply-to: a reply reaches who asked, without a queue", (b"pong", True))
+@rule(SECTION, "direct reply-to: a reply reaches the requester without a queue", (b"pong", True))
 def direct_reply(scene: Scene) -> object:
     asker, answerer, queue = scene.channel(), scene.channel(), scene.queue()
     answerer.declare(queue)
     asker.consume("amq.rabbitmq.reply-to", no_ack=True)
     asker.publish("", queue, b"ping", reply_to="amq.rabbitmq.reply-to")
-    eventually(lambda: answerer.count(queue), 1)
+    last_seen(lambda: answerer.count(queue), 1)
     request = answerer.get(queue)
     assert request is not None
     reply_to = request.properties["reply_to"]
@@ -143,7 +144,7 @@ def direct_reply(scene: Scene) -> object:
     return asker.next().body, reply_to.startswith("amq.rabbitmq.reply-to.")
 
 
-@rule(SECTION, "direct reply-to without a consumer of it", ("channel", 406, PUBLISH))
+@rule(SECTION, "direct reply-to without a consumer", ("channel", 406, PUBLISH))
 def reply_without_consumer(scene: Scene) -> object:
     channel = scene.channel()
     channel.publish("amq.direct", "k", reply_to="amq.rabbitmq.reply-to")
@@ -156,7 +157,7 @@ def reply_with_ack(scene: Scene) -> object:
     return closing(lambda: channel.consume("amq.rabbitmq.reply-to"))
 
 
-@rule(SECTION, "messages of one channel arrive in their order", True)
+@rule(SECTION, "messages of one channel arrive in order", True)
 def order(scene: Scene) -> object:
     channel, queue = scene.channel(), scene.queue()
     channel.declare(queue)

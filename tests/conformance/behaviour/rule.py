@@ -1,10 +1,9 @@
-"""A rule: what is done, what is seen on HoltMQ, and what on RabbitMQ where that differs."""
+"""A rule: an action, its outcome on HoltMQ, and its outcome on RabbitMQ where that differs."""
 
 from __future__ import annotations
 
 import itertools
 import os
-import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -12,12 +11,11 @@ from typing import Any
 
 from tests.amqp_client import Amqp, Channel, ClosedError
 
-PATIENCE_S = 5.0
 _numbers = itertools.count(1)
 
 
 class Scene:
-    """A broker to try a rule on: connections that end with it, and names that nobody else has."""
+    """A broker to try a rule on. Its connections, queues and exchanges are removed at the end, and their names are unique."""
 
     def __init__(self, port: int) -> None:
         self.port = port
@@ -31,7 +29,7 @@ class Scene:
         return amqp
 
     def channel(self, **options: Any) -> Channel:
-        """A channel on a connection of its own."""
+        """Open a channel on a new connection."""
         return self.connect(**options).channel()
 
     def queue(self) -> str:
@@ -82,7 +80,7 @@ _SAME = object()
 def rule(
     section: str, text: str, sees: Any, *, rabbitmq: Any = _SAME
 ) -> Callable[[Callable[[Scene], Any]], Callable[[Scene], Any]]:
-    """Make a function a rule: it returns what it saw."""
+    """Register a function as a rule. The function returns the outcome."""
 
     def register(try_on: Callable[[Scene], Any]) -> Callable[[Scene], Any]:
         RULES.append(Rule(section, text, try_on, sees, sees if rabbitmq is _SAME else rabbitmq))
@@ -92,7 +90,7 @@ def rule(
 
 
 def closing(action: Callable[..., Any], *arguments: Any, **options: Any) -> Any:
-    """What an action makes the broker close: channel or connection, the code, and class and method to blame."""
+    """Return what an action makes the broker close: channel or connection, reply code, and the failing class and method."""
     try:
         action(*arguments, **options)
     except ClosedError as error:
@@ -105,17 +103,9 @@ def closing(action: Callable[..., Any], *arguments: Any, **options: Any) -> Any:
 
 
 def code(action: Callable[..., Any], *arguments: Any, **options: Any) -> Any:
-    """The same, but the code alone."""
+    """Return the reply code with which an action makes the broker close the channel or the connection."""
     outcome = closing(action, *arguments, **options)
     return outcome if isinstance(outcome, str) else outcome[1]
-
-
-def eventually(look: Callable[[], Any], expected: Any) -> Any:
-    """What is seen, as soon as it is what is expected, or else after a while."""
-    deadline = time.monotonic() + PATIENCE_S
-    while (seen := look()) != expected and time.monotonic() < deadline:
-        time.sleep(0.01)
-    return seen
 
 
 @contextmanager

@@ -1,9 +1,10 @@
-"""Acknowledging, rejecting, giving back."""
+"""Acknowledging, rejecting, requeuing."""
 
 from __future__ import annotations
 
 from holtmq.wire import methods as wire
-from tests.conformance.behaviour.rule import Scene, closing, eventually, rule
+from tests.conformance.behaviour.rule import Scene, closing, rule
+from tests.deadline import last_seen
 
 SECTION = "Settling"
 
@@ -17,16 +18,16 @@ def _holding(scene: Scene, count: int):  # type: ignore[no-untyped-def]
     return channel, queue
 
 
-@rule(SECTION, "an ack settles one message, a multiple ack all up to it", [b"3"])
+@rule(SECTION, "an ack settles one message, and a multiple ack all messages up to it", [b"3"])
 def ack_multiple(scene: Scene) -> object:
     channel, queue = _holding(scene, 3)
     channel.ack(2, multiple=True)
     channel.close()
     other = scene.channel()
-    return eventually(lambda: [event.body] if (event := other.get(queue, no_ack=False)) else [], [b"3"])
+    return last_seen(lambda: [event.body] if (event := other.get(queue, no_ack=False)) else [], [b"3"])
 
 
-@rule(SECTION, "a multiple ack of tag 0 settles everything", 0)
+@rule(SECTION, "a multiple ack of tag 0 settles all messages of the channel", 0)
 def ack_all(scene: Scene) -> object:
     channel, queue = _holding(scene, 3)
     channel.ack(0, multiple=True)
@@ -34,14 +35,14 @@ def ack_all(scene: Scene) -> object:
     return scene.channel().count(queue)
 
 
-@rule(SECTION, "acking a tag that was never given", ("channel", 406, (60, 80)))
+@rule(SECTION, "acknowledging an unknown delivery tag", ("channel", 406, (60, 80)))
 def ack_unknown(scene: Scene) -> object:
     channel, _ = _holding(scene, 1)
     channel.ack(99)
     return closing(channel.settle)
 
 
-@rule(SECTION, "acking twice", ("channel", 406, (60, 80)))
+@rule(SECTION, "acknowledging twice", ("channel", 406, (60, 80)))
 def ack_twice(scene: Scene) -> object:
     channel, _ = _holding(scene, 1)
     channel.ack(1)
@@ -49,7 +50,7 @@ def ack_twice(scene: Scene) -> object:
     return closing(channel.settle)
 
 
-@rule(SECTION, "acking what was delivered without need of an ack", ("channel", 406, (60, 80)))
+@rule(SECTION, "acknowledging a message delivered with automatic acknowledgement", ("channel", 406, (60, 80)))
 def ack_auto_acked(scene: Scene) -> object:
     channel, queue = scene.channel(), scene.queue()
     channel.declare(queue)
@@ -59,7 +60,7 @@ def ack_auto_acked(scene: Scene) -> object:
     return closing(channel.settle)
 
 
-@rule(SECTION, "nack and reject of a tag that was never given", [(60, 120), (60, 90)])
+@rule(SECTION, "nack and reject of an unknown delivery tag", [(60, 120), (60, 90)])
 def nack_unknown(scene: Scene) -> object:
     channel, other = scene.channel(), scene.channel()
     channel.nack(7)
@@ -67,7 +68,7 @@ def nack_unknown(scene: Scene) -> object:
     return [closing(channel.settle)[2], closing(other.settle)[2]]
 
 
-@rule(SECTION, "a message given back keeps its place and is marked redelivered", [(b"1", True), (b"2", False), (b"3", False)])
+@rule(SECTION, "a requeued message keeps its place and is marked redelivered", [(b"1", True), (b"2", False), (b"3", False)])
 def requeue_in_place(scene: Scene) -> object:
     channel, queue = scene.channel(), scene.queue()
     channel.declare(queue)
@@ -80,7 +81,7 @@ def requeue_in_place(scene: Scene) -> object:
     return seen
 
 
-@rule(SECTION, "several given back in another order keep their places", [b"1", b"2", b"3", b"4"])
+@rule(SECTION, "messages requeued in another order keep their places", [b"1", b"2", b"3", b"4"])
 def requeue_several(scene: Scene) -> object:
     channel, queue = _holding(scene, 4)
     for tag in (3, 1, 4, 2):
@@ -89,7 +90,9 @@ def requeue_several(scene: Scene) -> object:
     return channel.drain(queue)
 
 
-@rule(SECTION, "closing the channel gives back what it holds, in place, redelivered", [(b"1", True), (b"2", True)])
+@rule(
+    SECTION, "closing a channel requeues its unacknowledged messages in place, marked redelivered", [(b"1", True), (b"2", True)]
+)
 def channel_close(scene: Scene) -> object:
     channel, queue = _holding(scene, 2)
     channel.close()
@@ -100,20 +103,20 @@ def channel_close(scene: Scene) -> object:
     return seen
 
 
-@rule(SECTION, "losing the connection gives back what it holds", [b"1", b"2"])
+@rule(SECTION, "losing a connection requeues its unacknowledged messages", [b"1", b"2"])
 def connection_loss(scene: Scene) -> object:
     channel, queue = _holding(scene, 2)
     channel.amqp.drop()
     other = scene.channel()
-    eventually(lambda: other.count(queue), 2)
+    last_seen(lambda: other.count(queue), 2)
     return other.drain(queue)
 
 
-@rule(SECTION, "recover gives back all that the channel holds", [b"1", b"2"])
+@rule(SECTION, "recover requeues all unacknowledged messages of the channel", [b"1", b"2"])
 def recover(scene: Scene) -> object:
     channel, queue = _holding(scene, 2)
     channel.call(wire.BasicRecover(requeue=True), wire.BasicRecoverOk)
-    return eventually(lambda: channel.drain(queue), [b"1", b"2"])
+    return last_seen(lambda: channel.drain(queue), [b"1", b"2"])
 
 
 @rule(SECTION, "recover without requeue", ("connection", 540, (60, 110)))
@@ -122,7 +125,7 @@ def recover_same(scene: Scene) -> object:
     return closing(lambda: channel.call(wire.BasicRecover(requeue=False), wire.BasicRecoverOk))
 
 
-@rule(SECTION, "a rejected message is gone", 0)
+@rule(SECTION, "a rejected message is removed", 0)
 def reject(scene: Scene) -> object:
     channel, queue = _holding(scene, 1)
     channel.reject(1, requeue=False)
@@ -130,7 +133,7 @@ def reject(scene: Scene) -> object:
     return scene.channel().count(queue)
 
 
-@rule(SECTION, "a multiple nack gives back all up to it", [b"1", b"2"])
+@rule(SECTION, "a multiple nack requeues all messages up to it", [b"1", b"2"])
 def nack_multiple(scene: Scene) -> object:
     channel, queue = _holding(scene, 3)
     channel.nack(2, multiple=True)

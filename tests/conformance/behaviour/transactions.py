@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from holtmq.wire import methods as wire
 from tests.amqp_client import Channel
-from tests.conformance.behaviour.rule import Scene, closing, eventually, rule
+from tests.conformance.behaviour.rule import Scene, closing, rule
+from tests.deadline import last_seen
 
 SECTION = "Transactions"
 
@@ -16,7 +17,7 @@ def _transactional(scene: Scene) -> tuple[Channel, str]:
     return channel, queue
 
 
-@rule(SECTION, "what is published is there after the commit, not before", (0, [b"1", b"2"]))
+@rule(SECTION, "published messages are in the queue after the commit, and not before", (0, [b"1", b"2"]))
 def publish(scene: Scene) -> object:
     channel, queue = _transactional(scene)
     channel.publish("", queue, b"1")
@@ -27,7 +28,7 @@ def publish(scene: Scene) -> object:
     return before, scene.channel().drain(queue)
 
 
-@rule(SECTION, "a rollback forgets what was published", 0)
+@rule(SECTION, "a rollback discards published messages", 0)
 def roll_back(scene: Scene) -> object:
     channel, queue = _transactional(scene)
     channel.publish("", queue, b"1")
@@ -36,7 +37,7 @@ def roll_back(scene: Scene) -> object:
     return scene.channel().count(queue)
 
 
-@rule(SECTION, "an ack counts after the commit; a rollback makes it undone", (1, 0))
+@rule(SECTION, "an ack takes effect at the commit, and a rollback undoes it", (1, 0))
 def ack(scene: Scene) -> object:
     channel, queue = _transactional(scene)
     scene.channel().put(queue, b"1")
@@ -44,7 +45,7 @@ def ack(scene: Scene) -> object:
     channel.ack(1)
     channel.call(wire.TxRollback(), wire.TxRollbackOk)
     channel.close()
-    returned = eventually(lambda: scene.channel().count(queue), 1)
+    returned = last_seen(lambda: scene.channel().count(queue), 1)
     channel = channel.reopen()
     channel.call(wire.TxSelect(), wire.TxSelectOk)
     channel.get(queue, no_ack=False)
@@ -54,7 +55,7 @@ def ack(scene: Scene) -> object:
     return returned, scene.channel().count(queue)
 
 
-@rule(SECTION, "a channel closed without a commit", 0)
+@rule(SECTION, "closing a channel rolls its transaction back", 0)
 def closed(scene: Scene) -> object:
     channel, queue = _transactional(scene)
     channel.publish("", queue, b"1")
