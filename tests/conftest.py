@@ -6,17 +6,40 @@ import os
 import warnings
 from collections import Counter
 from collections.abc import Generator, Iterator
-from typing import TYPE_CHECKING
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
 
 import pytest
 
+from holtmq.testing import TestBroker, running_broker
 from tests.peers.peer import PEERS, RABBITMQ, REQUIRE, MissingPeerError, Peer, looked_up
 from tests.peers.rabbitmq import RabbitMQ, running_rabbitmq
+from tests.server.process import BrokerProcess, broker_process
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
 MISSING_PEER = "missing peer"
+
+
+@pytest.fixture
+def broker_settings() -> dict[str, Any]:
+    """The settings of the fixture `broker`. A module with a broker of another kind overrides this fixture."""
+    return {}
+
+
+@pytest.fixture
+def broker(broker_settings: dict[str, Any]) -> Iterator[TestBroker]:
+    """A broker in this process, new for each test."""
+    with running_broker(**broker_settings) as broker:
+        yield broker
+
+
+@pytest.fixture
+def killable_broker(tmp_path: Path) -> Iterator[BrokerProcess]:
+    """A broker in a process of its own, on a file, which a test can kill and start again."""
+    with broker_process(tmp_path / "broker.db") as broker:
+        yield broker
 
 
 @pytest.fixture(scope="session")

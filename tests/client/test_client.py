@@ -10,17 +10,11 @@ from holtmq.client.address import Address, Tls, without_password
 from holtmq.client.blocking_connection import BlockingConnection, ConnectionLostError, RefusedError
 from holtmq.client.publisher import Outgoing, Publisher, PublishError
 from holtmq.errors import InvalidValueError
-from holtmq.testing import TestBroker, running_broker
+from holtmq.testing import TestBroker
 from tests.amqp_client import Amqp, Channel
 
 PLAIN = bytes(2)
 """Properties of which none is set."""
-
-
-@pytest.fixture
-def broker() -> Iterator[TestBroker]:
-    with running_broker() as broker:
-        yield broker
 
 
 @pytest.fixture

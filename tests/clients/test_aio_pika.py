@@ -17,9 +17,9 @@ def url(broker: BrokerProcess) -> str:
     return f"amqp://guest:guest@127.0.0.1:{broker.port}/"
 
 
-def test_messages_are_confirmed_consumed_rejected_and_buried(broker: BrokerProcess) -> None:
+def test_messages_are_confirmed_consumed_rejected_and_buried(killable_broker: BrokerProcess) -> None:
     async def run() -> None:
-        async with await aio_pika.connect(url(broker)) as connection:
+        async with await aio_pika.connect(url(killable_broker)) as connection:
             channel = await connection.channel(publisher_confirms=True, on_return_raises=True)
             await channel.set_qos(prefetch_count=2)
             exchange = await channel.declare_exchange("orders", aio_pika.ExchangeType.TOPIC, durable=True)
@@ -52,9 +52,9 @@ def test_messages_are_confirmed_consumed_rejected_and_buried(broker: BrokerProce
     asyncio.run(run())
 
 
-def test_an_error_closes_the_channel_and_not_the_connection(broker: BrokerProcess) -> None:
+def test_an_error_closes_the_channel_and_not_the_connection(killable_broker: BrokerProcess) -> None:
     async def run() -> None:
-        async with await aio_pika.connect(url(broker)) as connection:
+        async with await aio_pika.connect(url(killable_broker)) as connection:
             channel = await connection.channel()
             await channel.declare_queue("q", durable=True)
             with pytest.raises(ChannelPreconditionFailed):
@@ -65,9 +65,9 @@ def test_an_error_closes_the_channel_and_not_the_connection(broker: BrokerProces
     asyncio.run(run())
 
 
-def test_a_robust_connection_survives_a_killed_broker(broker: BrokerProcess) -> None:
+def test_a_robust_connection_survives_a_killed_broker(killable_broker: BrokerProcess) -> None:
     async def run() -> None:
-        connection = await aio_pika.connect_robust(url(broker), reconnect_interval=0.1)
+        connection = await aio_pika.connect_robust(url(killable_broker), reconnect_interval=0.1)
         async with connection:
             channel = await connection.channel()
             queue = await channel.declare_queue("work", durable=True)
@@ -82,8 +82,8 @@ def test_a_robust_connection_survives_a_killed_broker(broker: BrokerProcess) -> 
             assert await asyncio.wait_for(received.get(), PATIENCE_S) == b"before"
             reconnected = asyncio.Event()
             connection.reconnect_callbacks.add(lambda _: reconnected.set())
-            broker.kill()
-            await asyncio.to_thread(broker.start)
+            killable_broker.kill()
+            await asyncio.to_thread(killable_broker.start)
             await asyncio.wait_for(reconnected.wait(), PATIENCE_S)
             await channel.default_exchange.publish(aio_pika.Message(b"after"), "work")
             assert await asyncio.wait_for(received.get(), PATIENCE_S) == b"after"

@@ -18,30 +18,30 @@ def amqp(tool: str, broker: BrokerProcess, *arguments: str) -> subprocess.Comple
     return subprocess.run([program, url, *arguments], timeout=30, capture_output=True, text=True)
 
 
-def test_a_message_goes_through_a_queue(broker: BrokerProcess) -> None:
-    assert amqp("declare-queue", broker, "--queue=work", "--durable").stdout.strip() == "work"
-    assert amqp("publish", broker, "--routing-key=work", "--persistent", "--body=hello").returncode == 0
-    broker.stop()
-    broker.start()
-    assert amqp("get", broker, "--queue=work").stdout == "hello"
-    assert amqp("get", broker, "--queue=work").returncode != 0
-    assert amqp("delete-queue", broker, "--queue=work").returncode == 0
-    missing = amqp("get", broker, "--queue=work")
+def test_a_message_goes_through_a_queue(killable_broker: BrokerProcess) -> None:
+    assert amqp("declare-queue", killable_broker, "--queue=work", "--durable").stdout.strip() == "work"
+    assert amqp("publish", killable_broker, "--routing-key=work", "--persistent", "--body=hello").returncode == 0
+    killable_broker.stop()
+    killable_broker.start()
+    assert amqp("get", killable_broker, "--queue=work").stdout == "hello"
+    assert amqp("get", killable_broker, "--queue=work").returncode != 0
+    assert amqp("delete-queue", killable_broker, "--queue=work").returncode == 0
+    missing = amqp("get", killable_broker, "--queue=work")
     assert "404" in missing.stderr
 
 
-def test_a_consumer_hands_messages_to_a_command(broker: BrokerProcess) -> None:
-    amqp("declare-queue", broker, "--queue=work")
+def test_a_consumer_hands_messages_to_a_command(killable_broker: BrokerProcess) -> None:
+    amqp("declare-queue", killable_broker, "--queue=work")
     for body in ("one", "two", "three"):
-        amqp("publish", broker, "--routing-key=work", f"--body={body}")
-    consumed = amqp("consume", broker, "--queue=work", "--count=3", "cat")
+        amqp("publish", killable_broker, "--routing-key=work", f"--body={body}")
+    consumed = amqp("consume", killable_broker, "--queue=work", "--count=3", "cat")
     assert consumed.stdout == "onetwothree"
-    bound = amqp("publish", broker, "--exchange=no-such-exchange", "--routing-key=work", "--body=x")
+    bound = amqp("publish", killable_broker, "--exchange=no-such-exchange", "--routing-key=work", "--body=x")
     assert bound.returncode == 0 or "404" in bound.stderr
 
 
-def test_what_a_failing_command_does_not_acknowledge_stays(broker: BrokerProcess) -> None:
-    amqp("declare-queue", broker, "--queue=work")
-    amqp("publish", broker, "--routing-key=work", "--body=again")
-    amqp("consume", broker, "--queue=work", "--count=1", "false")
-    assert amqp("get", broker, "--queue=work").stdout == "again"
+def test_what_a_failing_command_does_not_acknowledge_stays(killable_broker: BrokerProcess) -> None:
+    amqp("declare-queue", killable_broker, "--queue=work")
+    amqp("publish", killable_broker, "--routing-key=work", "--body=again")
+    amqp("consume", killable_broker, "--queue=work", "--count=1", "false")
+    assert amqp("get", killable_broker, "--queue=work").stdout == "again"

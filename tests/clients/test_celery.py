@@ -23,8 +23,8 @@ TIMEOUT_S = 60.0
 
 
 @pytest.fixture
-def tasks(broker: BrokerProcess, monkeypatch: pytest.MonkeyPatch) -> Iterator[Any]:
-    monkeypatch.setenv("BROKER_URL", url(broker))
+def tasks(killable_broker: BrokerProcess, monkeypatch: pytest.MonkeyPatch) -> Iterator[Any]:
+    monkeypatch.setenv("BROKER_URL", url(killable_broker))
     sys.modules.pop("tests.clients.celery_app", None)  # the broker's address is settled when it is imported
     celery_app = importlib.import_module("tests.clients.celery_app")
     yield celery_app
@@ -57,8 +57,8 @@ def worker(broker: BrokerProcess) -> Iterator[None]:
             process.wait()
 
 
-def test_tasks_give_results_retry_and_wait_for_their_time(broker: BrokerProcess, tasks: Any) -> None:
-    with worker(broker):
+def test_tasks_give_results_retry_and_wait_for_their_time(killable_broker: BrokerProcess, tasks: Any) -> None:
+    with worker(killable_broker):
         assert tasks.add.delay(2, 3).get(timeout=TIMEOUT_S) == 5
         assert tasks.works_at_the_third_attempt.delay().get(timeout=TIMEOUT_S) == 2
         due = time.time() + 1
@@ -66,19 +66,19 @@ def test_tasks_give_results_retry_and_wait_for_their_time(broker: BrokerProcess,
 
 
 def test_tasks_of_higher_priority_come_first_and_survive_a_killed_broker(
-    broker: BrokerProcess, tasks: Any, tmp_path: Path
+    killable_broker: BrokerProcess, tasks: Any, tmp_path: Path
 ) -> None:
     notes = tmp_path / "notes"
     for priority in (1, 9, 5):
         tasks.note.apply_async((str(notes), str(priority)), priority=priority)
-    broker.kill()
-    broker.start()
-    with worker(broker):
+    killable_broker.kill()
+    killable_broker.start()
+    with worker(killable_broker):
         eventually(lambda: notes.exists() and len(notes.read_text().split()) == 3, "the three tasks to run")
     assert notes.read_text().split() == ["9", "5", "1"]
 
 
-def test_kombu_publishes_consumes_requeues_and_buries(broker: BrokerProcess) -> None:
+def test_kombu_publishes_consumes_requeues_and_buries(killable_broker: BrokerProcess) -> None:
     exchange = kombu.Exchange("orders", "topic")
     dead = kombu.Queue("dead")
     queue = kombu.Queue(
@@ -99,7 +99,7 @@ def test_kombu_publishes_consumes_requeues_and_buries(broker: BrokerProcess) -> 
         else:
             message.ack()
 
-    with kombu.Connection(url(broker), transport_options={"confirm_publish": True}) as connection:
+    with kombu.Connection(url(killable_broker), transport_options={"confirm_publish": True}) as connection:
         dead(connection.default_channel).declare()
         with connection.Producer() as producer:
             for number in range(4):

@@ -34,8 +34,8 @@ def url(broker: BrokerProcess) -> str:
     return f"amqp://guest:guest@127.0.0.1:{broker.port}"
 
 
-def test_a_session(broker: BrokerProcess, amqplib: Path) -> None:
-    command = ["node", "session.mjs", url(broker)]
+def test_a_session(killable_broker: BrokerProcess, amqplib: Path) -> None:
+    command = ["node", "session.mjs", url(killable_broker)]
     done = subprocess.run(command, cwd=amqplib, timeout=60, capture_output=True, text=True)
     assert done.returncode == 0, done.stderr
     seen = json.loads(done.stdout)
@@ -45,13 +45,13 @@ def test_a_session(broker: BrokerProcess, amqplib: Path) -> None:
     assert seen["error"] == 404
 
 
-def test_coming_back_after_the_broker_was_killed(broker: BrokerProcess, amqplib: Path) -> None:
-    command = ["node", "reconnect.mjs", url(broker)]
+def test_coming_back_after_the_broker_was_killed(killable_broker: BrokerProcess, amqplib: Path) -> None:
+    command = ["node", "reconnect.mjs", url(killable_broker)]
     with subprocess.Popen(command, cwd=amqplib, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as node:
         assert node.stdout is not None
         assert node.stdout.readline() == "ready\n"
-        broker.kill()
+        killable_broker.kill()
         assert node.stdout.readline() == "lost\n"
-        broker.start()
+        killable_broker.start()
         assert node.stdout.readline() == "kept\n"
         assert node.wait(20) == 0

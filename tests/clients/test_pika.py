@@ -31,8 +31,8 @@ def work_queue(channel: BlockingChannel) -> None:
     channel.queue_bind("graveyard", "dead")
 
 
-def test_the_blocking_adapter_publishes_consumes_nacks_and_buries(broker: BrokerProcess) -> None:
-    with connect(broker) as connection:
+def test_the_blocking_adapter_publishes_consumes_nacks_and_buries(killable_broker: BrokerProcess) -> None:
+    with connect(killable_broker) as connection:
         channel = connection.channel()
         channel.confirm_delivery()
         work_queue(channel)
@@ -60,8 +60,8 @@ def test_the_blocking_adapter_publishes_consumes_nacks_and_buries(broker: Broker
         assert channel.queue_declare("work", passive=True).method.message_count == 0
 
 
-def test_the_blocking_adapter_sees_errors_and_goes_on(broker: BrokerProcess) -> None:
-    with connect(broker) as connection:
+def test_the_blocking_adapter_sees_errors_and_goes_on(killable_broker: BrokerProcess) -> None:
+    with connect(killable_broker) as connection:
         channel = connection.channel()
         with pytest.raises(ChannelClosedByBroker) as closed:
             channel.queue_declare("missing", passive=True)
@@ -74,23 +74,23 @@ def test_the_blocking_adapter_sees_errors_and_goes_on(broker: BrokerProcess) -> 
             channel.basic_publish("", "short", b"2")
 
 
-def test_the_blocking_adapter_comes_back_to_its_messages(broker: BrokerProcess) -> None:
-    with connect(broker) as connection:
+def test_the_blocking_adapter_comes_back_to_its_messages(killable_broker: BrokerProcess) -> None:
+    with connect(killable_broker) as connection:
         channel = connection.channel()
         channel.confirm_delivery()
         work_queue(channel)
         channel.basic_publish("orders", "orders.eu", b"kept", PERSISTENT)
-        broker.kill()
+        killable_broker.kill()
         with pytest.raises(AMQPConnectionError):
             connection.process_data_events(PATIENCE_S)
-    broker.start()
-    with connect(broker) as connection:
+    killable_broker.start()
+    with connect(killable_broker) as connection:
         _, _, body = connection.channel().basic_get("work", auto_ack=True)
         assert body == b"kept"
 
 
-def test_the_blocking_adapter_uses_transactions(broker: BrokerProcess) -> None:
-    with connect(broker) as connection:
+def test_the_blocking_adapter_uses_transactions(killable_broker: BrokerProcess) -> None:
+    with connect(killable_broker) as connection:
         channel = connection.channel()
         channel.queue_declare("q")
         channel.tx_select()
@@ -102,14 +102,14 @@ def test_the_blocking_adapter_uses_transactions(broker: BrokerProcess) -> None:
         assert channel.basic_get("q", auto_ack=True)[0] is None
 
 
-def test_the_asyncio_adapter_publishes_with_confirms_and_consumes(broker: BrokerProcess) -> None:
+def test_the_asyncio_adapter_publishes_with_confirms_and_consumes(killable_broker: BrokerProcess) -> None:
     async def run() -> list[bytes]:
         loop = asyncio.get_running_loop()
         opened: asyncio.Future[Any] = loop.create_future()
         done: asyncio.Future[list[bytes]] = loop.create_future()
         bodies: list[bytes] = []
         confirmed = asyncio.Event()
-        AsyncioConnection(pika.ConnectionParameters("127.0.0.1", broker.port), on_open_callback=opened.set_result)
+        AsyncioConnection(pika.ConnectionParameters("127.0.0.1", killable_broker.port), on_open_callback=opened.set_result)
         connection = await asyncio.wait_for(opened, PATIENCE_S)
         channel_opened: asyncio.Future[Any] = loop.create_future()
         connection.channel(on_open_callback=channel_opened.set_result)

@@ -2,25 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-
 import pytest
 
-from holtmq.testing import TestBroker, running_broker
+from holtmq.testing import TestBroker
 from tests.conformance.behaviour import RULES, Rule
 from tests.conformance.behaviour.rule import scene
 from tests.peers.rabbitmq import RabbitMQ
 
 
-@pytest.fixture(scope="module")
-def broker() -> Iterator[TestBroker]:
-    with running_broker() as broker:
-        yield broker
-
-
 @pytest.mark.parametrize("rule", RULES, ids=lambda rule: rule.name)
-def test_holtmq_follows_the_rule(broker: TestBroker, rule: Rule) -> None:
-    with scene(broker.port) as one:
+def test_holtmq_follows_the_rule(holtmq_broker_session: TestBroker, rule: Rule) -> None:
+    with scene(holtmq_broker_session.port) as one:
         assert rule.try_on(one) == rule.holtmq
 
 

@@ -6,6 +6,7 @@ import json
 import ssl
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 import trustme
@@ -16,7 +17,7 @@ from holtmq.errors import LoginRefusedError
 from holtmq.server.client import Client
 from holtmq.server.run import running
 from holtmq.server.server import Server
-from holtmq.testing import TestBroker, running_broker
+from holtmq.testing import TestBroker
 from holtmq.wire import methods as wire
 from tests.amqp_client import Amqp, Channel, ClosedError
 from tests.broker.conftest import Bench
@@ -50,9 +51,8 @@ def definitions(tmp_path: Path) -> Path:
 
 
 @pytest.fixture
-def broker(definitions: Path) -> Iterator[TestBroker]:
-    with running_broker(definitions=str(definitions)) as broker:
-        yield broker
+def broker_settings(definitions: Path) -> dict[str, Any]:
+    return {"definitions": str(definitions)}
 
 
 @pytest.fixture
