@@ -1,4 +1,4 @@
-"""A broker without sockets, on a journal in memory, with a clock that the test turns."""
+"""A broker without sockets, on a journal in memory, with a clock that the test sets."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ START_MS = 1_700_000_000_000
 
 
 class Client:
-    """The other end of a channel: it remembers what it was told."""
+    """The client end of a channel. It records what the broker sends."""
 
     def __init__(self, bench: Bench) -> None:
         self.is_writable = True
@@ -76,10 +76,11 @@ class Client:
 
 
 class Bench:
-    """Everything of a broker that a test touches."""
+    """A broker with its journal and its clock."""
 
     def __init__(self) -> None:
-        self.journal = SqliteJournal(SqliteDatabase(":memory:"))
+        self.database = SqliteDatabase(":memory:")
+        self.journal = SqliteJournal(self.database)
         self.broker = Broker(self.journal)
         self.now_ms = START_MS
         self.broker.begin(self.now_ms)
@@ -90,13 +91,13 @@ class Bench:
         return Client(self)
 
     def turn(self, wait_ms: int = 0) -> None:
-        """End the turn, and begin the next one after a while."""
+        """End the turn, and begin the next one `wait_ms` later."""
         self.broker.end()
         self.now_ms += wait_ms
         self.broker.begin(self.now_ms)
 
     def to_disk(self) -> None:
-        """What was collected is written."""
+        """Write and commit the collected changes."""
         self.broker.sealed()
         self.journal.write()
         self.broker.committed(self.journal.commit())

@@ -1,4 +1,4 @@
-"""The rules of queues, without sockets and without waiting."""
+"""The rules of queues, without sockets and on a clock that the test sets."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from holtmq.topology import Policy
 from tests.broker.conftest import Bench
 
 
-def test_a_message_expires_when_its_time_is_over_and_not_before(bench: Bench) -> None:
+def test_a_message_expires_after_its_time_to_live_and_not_before(bench: Bench) -> None:
     client = bench.client()
     client.declare("q", message_ttl=1000)
     client.publish("", "q")
@@ -22,7 +22,7 @@ def test_a_message_expires_when_its_time_is_over_and_not_before(bench: Bench) ->
     assert bench.count("q") == 0
 
 
-def test_a_queue_expires_when_it_was_not_used_for_long_enough(bench: Bench) -> None:
+def test_a_queue_expires_after_it_was_unused_for_x_expires(bench: Bench) -> None:
     client = bench.client()
     client.declare("q", expires=1000)
     bench.turn(wait_ms=900)
@@ -34,7 +34,7 @@ def test_a_queue_expires_when_it_was_not_used_for_long_enough(bench: Bench) -> N
         bench.count("q")
 
 
-def test_a_queue_with_a_consumer_does_not_expire_until_it_has_left(bench: Bench) -> None:
+def test_a_queue_with_a_consumer_does_not_expire_until_the_consumer_is_cancelled(bench: Bench) -> None:
     client = bench.client()
     client.declare("q", expires=1000)
     tag = client.consume("q")
@@ -52,10 +52,10 @@ def test_using_a_queue_often_does_not_pile_up_timers(bench: Bench) -> None:
     client.declare("q", expires=60_000)
     for _ in range(1000):
         client.get("q")
-    assert len(bench.broker._timers) == 1
+    assert bench.broker.timer_count == 1
 
 
-def test_a_message_given_back_too_often_is_a_dead_letter(bench: Bench) -> None:
+def test_a_message_requeued_too_often_is_dead_lettered(bench: Bench) -> None:
     client = bench.client()
     client.declare("dead")
     client.declare("q", delivery_limit=2, dead_letter_exchange="", dead_letter_routing_key="dead")
@@ -74,7 +74,7 @@ def test_a_message_given_back_too_often_is_a_dead_letter(bench: Bench) -> None:
     assert [death["reason"] for death in deaths] == ["delivery_limit"]
 
 
-def test_a_binding_gives_a_priority_and_a_time_to_live(bench: Bench) -> None:
+def test_a_binding_sets_a_priority_and_a_time_to_live(bench: Bench) -> None:
     client = bench.client()
     client.declare("q", max_priority=9)
     client.channel.declarer.bind_queue("q", "amq.topic", "urgent", {"x-priority": 7})
@@ -87,7 +87,7 @@ def test_a_binding_gives_a_priority_and_a_time_to_live(bench: Bench) -> None:
     assert client.get("q") is None
 
 
-def test_a_policy_applies_to_queues_that_are_there_and_can_be_taken_back(bench: Bench) -> None:
+def test_a_policy_applies_to_existing_queues_until_it_is_removed(bench: Bench) -> None:
     client = bench.client()
     client.declare("orders")
     for _ in range(5):
@@ -100,7 +100,7 @@ def test_a_policy_applies_to_queues_that_are_there_and_can_be_taken_back(bench: 
     assert bench.count("orders") == 7
 
 
-def test_of_a_limit_by_argument_and_by_policy_the_lower_counts(bench: Bench) -> None:
+def test_the_lower_of_the_limits_by_argument_and_by_policy_applies(bench: Bench) -> None:
     client = bench.client()
     bench.broker.set_policy(Policy("short", "", {"max-length": 3}))
     client.declare("long", max_length=5)
@@ -124,7 +124,7 @@ def test_a_confirm_of_a_persistent_message_waits_for_the_disk(bench: Bench) -> N
     assert client.confirms == [(3, True)]
 
 
-def test_a_confirm_of_a_transient_message_does_not_wait(bench: Bench) -> None:
+def test_a_confirm_of_a_transient_message_does_not_wait_for_the_disk(bench: Bench) -> None:
     client = bench.client()
     client.declare("q", durable=True)
     client.channel.select_confirms()
@@ -133,7 +133,7 @@ def test_a_confirm_of_a_transient_message_does_not_wait(bench: Bench) -> None:
     assert client.confirms == [(1, False)]
 
 
-def test_what_comes_while_a_batch_is_written_is_confirmed_with_the_next(bench: Bench) -> None:
+def test_a_message_published_during_a_commit_is_confirmed_with_the_next_batch(bench: Bench) -> None:
     client = bench.client()
     client.declare("q", durable=True)
     client.channel.select_confirms()
@@ -161,10 +161,10 @@ def test_a_message_acknowledged_before_it_was_written_is_never_written(bench: Be
     client.channel.ack(1, multiple=False)
     bench.to_disk()
     assert client.confirms == [(1, False)]
-    assert bench.journal._database.connection.execute("SELECT count(*) FROM messages").fetchone() == (0,)
+    assert bench.database.connection.execute("SELECT count(*) FROM messages").fetchone() == (0,)
 
 
-def test_what_consumers_hold_of_a_long_backlog_is_not_kept_in_memory(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_unacknowledged_messages_of_a_backlog_are_not_kept_in_memory(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(queue_module, "WINDOW_MESSAGES", 10)
     client = bench.client()
     client.declare("q")
@@ -184,7 +184,7 @@ def test_what_consumers_hold_of_a_long_backlog_is_not_kept_in_memory(bench: Benc
     assert [message.id for _, message, _ in again] == [message.id for message in held]
 
 
-def test_a_message_let_go_of_and_given_back_is_read_again(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_message_evicted_from_memory_is_read_again_when_it_is_requeued(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(queue_module, "WINDOW_MESSAGES", 1)
     client = bench.client()
     client.declare("dead")
@@ -203,7 +203,7 @@ def test_a_message_let_go_of_and_given_back_is_read_again(bench: Bench, monkeypa
     assert client.get("dead") == b"19"
 
 
-def test_a_consumer_that_does_not_read_gets_nothing_until_it_does(bench: Bench) -> None:
+def test_a_consumer_that_cannot_be_written_to_gets_nothing_until_it_can(bench: Bench) -> None:
     client = bench.client()
     client.declare("q")
     client.consume("q", auto_ack=True)
@@ -217,7 +217,7 @@ def test_a_consumer_that_does_not_read_gets_nothing_until_it_does(bench: Bench) 
     assert client.bodies == [b"m"]
 
 
-def test_closing_a_session_gives_everything_back_to_others(bench: Bench) -> None:
+def test_closing_a_session_requeues_its_unacknowledged_messages(bench: Bench) -> None:
     one, other = bench.client(), bench.client()
     one.declare("q")
     one.publish("", "q", b"1")
@@ -245,7 +245,7 @@ def test_a_transaction_across_queues_is_one_batch(bench: Bench) -> None:
     assert bench.journal.batch == batch
 
 
-def test_a_bad_expiration_is_refused_and_nothing_is_published(bench: Bench) -> None:
+def test_an_invalid_expiration_is_refused_and_nothing_is_published(bench: Bench) -> None:
     client = bench.client()
     client.declare("q")
     with pytest.raises(PreconditionFailedError, match="'-1'"):
@@ -253,7 +253,7 @@ def test_a_bad_expiration_is_refused_and_nothing_is_published(bench: Bench) -> N
     assert bench.count("q") == 0
 
 
-def test_what_does_not_outlive_the_broker_leaves_no_trace_in_the_journal(bench: Bench) -> None:
+def test_transient_queues_and_bindings_are_not_written_to_the_journal(bench: Bench) -> None:
     client = bench.client()
     client.declare("durable", durable=True)
     client.channel.declarer.bind_queue("durable", "amq.topic", "kept", {})
@@ -264,5 +264,5 @@ def test_what_does_not_outlive_the_broker_leaves_no_trace_in_the_journal(bench: 
     assert not bench.journal.has_changes
     client.channel.declarer.delete_queue("durable", if_unused=False, if_empty=False)
     bench.to_disk()
-    left = bench.journal._database.connection.execute("SELECT (SELECT count(*) FROM queues), (SELECT count(*) FROM bindings)")
+    left = bench.database.connection.execute("SELECT (SELECT count(*) FROM queues), (SELECT count(*) FROM bindings)")
     assert left.fetchone() == (0, 0)

@@ -1,4 +1,4 @@
-"""Counters: whatever happens to messages, what came is what is there and what is gone."""
+"""Counters: the messages that arrived are those in the queue and those that left it."""
 
 from __future__ import annotations
 
@@ -68,7 +68,7 @@ def test_nothing_is_counted_twice_or_not_at_all(steps: list[str], arguments: dic
         assert bench.broker.vhosts["/"].traffic().pairs["", "q"] == published
 
 
-def test_messages_that_no_queue_takes_are_told_apart(bench: Bench) -> None:
+def test_unroutable_messages_are_counted_as_returned_or_dropped(bench: Bench) -> None:
     client = bench.client()
     client.publish("amq.fanout", "k")
     client.publish("amq.fanout", "k", mandatory=True)
@@ -77,7 +77,7 @@ def test_messages_that_no_queue_takes_are_told_apart(bench: Bench) -> None:
     assert (inflow.published, inflow.returned, inflow.dropped) == (2, 1, 1)
 
 
-def test_ways_beyond_the_limit_are_counted_without_names() -> None:
+def test_routes_beyond_the_limit_are_counted_without_their_names() -> None:
     bench = Bench()
     client = bench.client()
     for number in range(1100):

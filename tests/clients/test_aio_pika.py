@@ -1,4 +1,4 @@
-"""aio-pika: confirms, consuming, dead letters, and its robust connection that comes back by itself."""
+"""aio-pika: confirms, consuming, dead letters, and its robust connection, which reconnects by itself."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ def url(broker: BrokerProcess) -> str:
     return f"amqp://guest:guest@127.0.0.1:{broker.port}/"
 
 
-def test_messages_are_confirmed_consumed_rejected_and_buried(killable_broker: BrokerProcess) -> None:
+def test_messages_are_confirmed_consumed_rejected_and_dead_lettered(killable_broker: BrokerProcess) -> None:
     async def run() -> None:
         async with await aio_pika.connect(url(killable_broker)) as connection:
             channel = await connection.channel(publisher_confirms=True, on_return_raises=True)

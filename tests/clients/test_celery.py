@@ -25,12 +25,12 @@ TIMEOUT_S = 60.0
 @pytest.fixture
 def tasks(killable_broker: BrokerProcess, monkeypatch: pytest.MonkeyPatch) -> Iterator[Any]:
     monkeypatch.setenv("BROKER_URL", url(killable_broker))
-    sys.modules.pop("tests.clients.celery_app", None)  # the broker's address is settled when it is imported
+    sys.modules.pop("tests.clients.celery_app", None)  # the module reads the broker's address when it is imported
     celery_app = importlib.import_module("tests.clients.celery_app")
     yield celery_app
-    results = celery_app.app.backend.result_consumer._connection
+    results = celery_app.app.backend.result_consumer._connection  # Celery has no public way to close it
     if results is not None:
-        results.collect()  # closes without a word, also where the broker was killed
+        results.collect()  # closes the socket without a handshake, because the broker may have been killed
     celery_app.app.close()
     kombu.pools.reset()
     sys.modules.pop("tests.clients.celery_app", None)
@@ -57,7 +57,7 @@ def worker(broker: BrokerProcess) -> Iterator[None]:
             process.wait()
 
 
-def test_tasks_give_results_retry_and_wait_for_their_time(killable_broker: BrokerProcess, tasks: Any) -> None:
+def test_tasks_return_results_retry_and_run_at_their_eta(killable_broker: BrokerProcess, tasks: Any) -> None:
     with worker(killable_broker):
         assert tasks.add.delay(2, 3).get(timeout=TIMEOUT_S) == 5
         assert tasks.works_at_the_third_attempt.delay().get(timeout=TIMEOUT_S) == 2
@@ -65,7 +65,7 @@ def test_tasks_give_results_retry_and_wait_for_their_time(killable_broker: Broke
         assert tasks.time_of_day.apply_async(countdown=1).get(timeout=TIMEOUT_S) >= due
 
 
-def test_tasks_of_higher_priority_come_first_and_survive_a_killed_broker(
+def test_tasks_of_higher_priority_run_first_and_survive_a_killed_broker(
     killable_broker: BrokerProcess, tasks: Any, tmp_path: Path
 ) -> None:
     notes = tmp_path / "notes"
@@ -78,7 +78,7 @@ def test_tasks_of_higher_priority_come_first_and_survive_a_killed_broker(
     assert notes.read_text().split() == ["9", "5", "1"]
 
 
-def test_kombu_publishes_consumes_requeues_and_buries(killable_broker: BrokerProcess) -> None:
+def test_kombu_publishes_consumes_requeues_and_dead_letters(killable_broker: BrokerProcess) -> None:
     exchange = kombu.Exchange("orders", "topic")
     dead = kombu.Queue("dead")
     queue = kombu.Queue(

@@ -9,6 +9,7 @@ from pathlib import Path
 
 import pytest
 
+from tests.deadline import PATIENCE_S
 from tests.peers.peer import NPM, MissingPeerError
 from tests.server.process import BrokerProcess
 
@@ -34,7 +35,7 @@ def url(broker: BrokerProcess) -> str:
     return f"amqp://guest:guest@127.0.0.1:{broker.port}"
 
 
-def test_a_session(killable_broker: BrokerProcess, amqplib: Path) -> None:
+def test_amqplib_publishes_consumes_and_sees_errors(killable_broker: BrokerProcess, amqplib: Path) -> None:
     command = ["node", "session.mjs", url(killable_broker)]
     done = subprocess.run(command, cwd=amqplib, timeout=60, capture_output=True, text=True)
     assert done.returncode == 0, done.stderr
@@ -45,7 +46,7 @@ def test_a_session(killable_broker: BrokerProcess, amqplib: Path) -> None:
     assert seen["error"] == 404
 
 
-def test_coming_back_after_the_broker_was_killed(killable_broker: BrokerProcess, amqplib: Path) -> None:
+def test_amqplib_reconnects_after_the_broker_was_killed(killable_broker: BrokerProcess, amqplib: Path) -> None:
     command = ["node", "reconnect.mjs", url(killable_broker)]
     with subprocess.Popen(command, cwd=amqplib, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as node:
         assert node.stdout is not None
@@ -54,4 +55,4 @@ def test_coming_back_after_the_broker_was_killed(killable_broker: BrokerProcess,
         assert node.stdout.readline() == "lost\n"
         killable_broker.start()
         assert node.stdout.readline() == "kept\n"
-        assert node.wait(20) == 0
+        assert node.wait(PATIENCE_S) == 0

@@ -22,7 +22,7 @@ def connect(broker: BrokerProcess) -> pika.BlockingConnection:
 
 
 def work_queue(channel: BlockingChannel) -> None:
-    """A queue behind a topic exchange, with dead letters."""
+    """Declare a queue bound to a topic exchange, with a dead-letter exchange."""
     channel.exchange_declare("orders", "topic", durable=True)
     channel.exchange_declare("dead", "fanout", durable=True)
     channel.queue_declare("work", durable=True, arguments={"x-dead-letter-exchange": "dead"})
@@ -31,7 +31,7 @@ def work_queue(channel: BlockingChannel) -> None:
     channel.queue_bind("graveyard", "dead")
 
 
-def test_the_blocking_adapter_publishes_consumes_nacks_and_buries(killable_broker: BrokerProcess) -> None:
+def test_the_blocking_adapter_publishes_consumes_nacks_and_dead_letters(killable_broker: BrokerProcess) -> None:
     with connect(killable_broker) as connection:
         channel = connection.channel()
         channel.confirm_delivery()
@@ -60,7 +60,7 @@ def test_the_blocking_adapter_publishes_consumes_nacks_and_buries(killable_broke
         assert channel.queue_declare("work", passive=True).method.message_count == 0
 
 
-def test_the_blocking_adapter_sees_errors_and_goes_on(killable_broker: BrokerProcess) -> None:
+def test_the_blocking_adapter_continues_after_errors(killable_broker: BrokerProcess) -> None:
     with connect(killable_broker) as connection:
         channel = connection.channel()
         with pytest.raises(ChannelClosedByBroker) as closed:
@@ -74,7 +74,7 @@ def test_the_blocking_adapter_sees_errors_and_goes_on(killable_broker: BrokerPro
             channel.basic_publish("", "short", b"2")
 
 
-def test_the_blocking_adapter_comes_back_to_its_messages(killable_broker: BrokerProcess) -> None:
+def test_the_blocking_adapter_finds_its_messages_after_a_killed_broker(killable_broker: BrokerProcess) -> None:
     with connect(killable_broker) as connection:
         channel = connection.channel()
         channel.confirm_delivery()

@@ -1,4 +1,4 @@
-"""A broker in a process of its own, to be killed."""
+"""A broker in a process of its own, which a test can kill."""
 
 from __future__ import annotations
 
@@ -11,11 +11,11 @@ from pathlib import Path
 
 from tests.amqp_client import Amqp
 
-STOP_TIMEOUT_S = 20.0
+STOP_TIMEOUT_S = 60.0
 
 
 class BrokerProcess:
-    """`holtmq serve` on a file; can be killed and started again, on the same port."""
+    """`holtmq serve` on a file. It can be killed and started again on the same port."""
 
     def __init__(self, data: Path, *options: str) -> None:
         self.data = data
@@ -49,18 +49,18 @@ class BrokerProcess:
         self.port = int(found.group(1))
 
     def kill(self) -> None:
-        """Without a warning, as a power cut would."""
+        """Kill the process with SIGKILL."""
         self.process.kill()
         self.process.communicate()
 
     def stop(self) -> tuple[int, str]:
-        """As an operator would; the exit code and the log."""
+        """Stop the broker with SIGTERM. Return its exit code and its log."""
         self.process.terminate()
         _, log = self.process.communicate(timeout=STOP_TIMEOUT_S)
         return self.process.returncode, log
 
     def stop_while(self, amqp: Amqp) -> tuple[int, str]:
-        """The same while a client is connected, which must go first."""
+        """Stop the broker after its client has disconnected, which it would wait for."""
         amqp.drop()
         return self.stop()
 

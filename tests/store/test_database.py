@@ -23,7 +23,7 @@ def test_a_new_file_has_the_newest_version(tmp_path: Path) -> None:
     assert user_version(tmp_path / "a.db") == len(STEPS)
 
 
-def test_an_older_file_is_brought_forward_whole(tmp_path: Path) -> None:
+def test_an_older_file_is_migrated_step_by_step(tmp_path: Path) -> None:
     path = tmp_path / "a.db"
     SqliteDatabase(path).close()
     SqliteDatabase(
@@ -33,7 +33,7 @@ def test_an_older_file_is_brought_forward_whole(tmp_path: Path) -> None:
     assert sqlite3.connect(path).execute("SELECT count(*) FROM more").fetchone() == (2,)
 
 
-def test_a_step_that_fails_changes_nothing(tmp_path: Path) -> None:
+def test_a_failed_migration_changes_nothing(tmp_path: Path) -> None:
     path = tmp_path / "a.db"
     SqliteDatabase(path).close()
     with pytest.raises(holtmq.StoreError, match="no such table: missing"):
@@ -51,7 +51,7 @@ def test_a_newer_file_is_refused(tmp_path: Path) -> None:
         holtmq.open(path)
 
 
-def test_a_file_of_version_1_is_brought_up_to_date_with_its_messages(tmp_path: Path) -> None:
+def test_a_file_of_version_1_is_migrated_with_its_messages(tmp_path: Path) -> None:
     path = tmp_path / "a.db"
     old = SqliteDatabase(path, steps=STEPS[:1])
     with old.transaction() as connection:
@@ -68,7 +68,7 @@ def test_a_file_of_version_1_is_brought_up_to_date_with_its_messages(tmp_path: P
     assert user_version(path) == len(STEPS)
 
 
-def test_what_is_no_database_is_refused_and_left_alone(tmp_path: Path) -> None:
+def test_a_file_that_is_not_a_database_is_refused_and_left_unchanged(tmp_path: Path) -> None:
     path = tmp_path / "a.db"
     path.write_bytes(b"This is a diary, not a database. " * 100)
     before = path.read_bytes()
@@ -77,7 +77,7 @@ def test_what_is_no_database_is_refused_and_left_alone(tmp_path: Path) -> None:
     assert path.read_bytes() == before
 
 
-def test_the_database_of_another_program_is_refused_and_left_alone(tmp_path: Path) -> None:
+def test_the_database_of_another_program_is_refused_and_left_unchanged(tmp_path: Path) -> None:
     path = tmp_path / "a.db"
     sqlite3.connect(path).execute("CREATE TABLE diary (day, words)")
     before = path.read_bytes()
@@ -96,7 +96,7 @@ def test_a_truncated_file_is_refused(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("path", ["/no/such/folder/a.db", "/"])
-def test_a_place_where_no_file_can_be_is_refused(path: str) -> None:
+def test_a_path_where_no_file_can_be_created_is_refused(path: str) -> None:
     with pytest.raises(holtmq.StoreError, match="cannot be opened"):
         holtmq.open(path)
 
@@ -112,7 +112,7 @@ except holtmq.StoreReadOnlyError as error:
 """
 
 
-@pytest.mark.skipif(os.getuid() != 0, reason="only root can become a user without rights; CI runs as root")
+@pytest.mark.skipif(os.getuid() != 0, reason="only root can run the test as a user without permissions; CI runs as root")
 def test_a_read_only_file_is_refused(tmp_path: Path) -> None:
     path = tmp_path / "a.db"
     with holtmq.open(path) as mq:
@@ -129,7 +129,7 @@ def test_a_read_only_file_is_refused(tmp_path: Path) -> None:
         assert mq.queue("q").size() == 1
 
 
-def test_a_full_disk_is_an_error_and_nothing_is_lost(tmp_path: Path) -> None:
+def test_a_full_disk_raises_an_error_and_loses_nothing(tmp_path: Path) -> None:
     with holtmq.open(tmp_path / "a.db") as mq:
         queue = mq.queue("q")
         queue.put("kept", "k")
@@ -147,7 +147,7 @@ def test_a_full_disk_is_an_error_and_nothing_is_lost(tmp_path: Path) -> None:
         assert [m.text for m in queue.pop_many(5)] == ["kept", "more"]
 
 
-def test_a_lock_held_for_longer_than_the_timeout_is_told(tmp_path: Path) -> None:
+def test_a_lock_held_for_longer_than_the_timeout_raises_an_error(tmp_path: Path) -> None:
     path = tmp_path / "a.db"
     with holtmq.open(path, timeout_s=0.05) as mq:
         queue = mq.queue("q")
@@ -161,13 +161,13 @@ def test_a_lock_held_for_longer_than_the_timeout_is_told(tmp_path: Path) -> None
         assert queue.size() == 1
 
 
-def test_a_wrong_durability_is_refused(tmp_path: Path) -> None:
+def test_an_unknown_durability_is_refused(tmp_path: Path) -> None:
     with pytest.raises(holtmq.StoreError, match="durability must be 'full', 'normal' or 'off', got 'high'"):
         holtmq.open(tmp_path / "a.db", durability="high")  # type: ignore[arg-type]
 
 
 @pytest.mark.parametrize(("durability", "synchronous"), [("full", 2), ("normal", 1), ("off", 0)])
-def test_durability_is_what_sqlite_is_told(tmp_path: Path, durability: str, synchronous: int) -> None:
+def test_durability_sets_synchronous_of_sqlite(tmp_path: Path, durability: str, synchronous: int) -> None:
     with holtmq.open(tmp_path / "a.db", durability=durability) as mq, mq.database.lock() as connection:  # type: ignore[arg-type]
         assert connection.execute("PRAGMA synchronous").fetchone() == (synchronous,)
         assert connection.execute("PRAGMA journal_mode").fetchone() == ("wal",)

@@ -1,4 +1,4 @@
-"""Queries that stand in the way of every call must find what they look for through an index, whatever waits in the file."""
+"""The queries of the hot path use an index, so that a long backlog does not slow them down."""
 
 from __future__ import annotations
 

@@ -189,6 +189,11 @@ class Broker:
         timer = self._timers[0][0] if self._timers else None
         return min((at_ms for at_ms in (timer, self._next_due) if at_ms is not None), default=None)
 
+    @property
+    def timer_count(self) -> int:
+        """The number of scheduled timers."""
+        return len(self._timers)
+
     def watch_delayed(self) -> None:
         """Schedule the delayed messages in the file."""
         self._next_due = self.journal.next_due(self._released_to)
