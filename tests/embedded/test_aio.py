@@ -33,7 +33,8 @@ def test_the_loop_goes_on_while_a_pop_waits(tmp_path: Path) -> None:
         async with holtmq.aio.open(tmp_path / "shop.db", durability="off") as mq:
             queue = await mq.queue("q")
             waiting = asyncio.create_task(queue.pop("k", wait_s=20))
-            await asyncio.sleep(0)
+            assert await queue.size() == 0  # answered while the pop waits
+            assert not waiting.done()
             await queue.put("m", "k")
             message = await waiting
             assert message is not None
@@ -64,7 +65,7 @@ def test_a_cancelled_pop_loses_nothing(tmp_path: Path) -> None:
         async with holtmq.aio.open(tmp_path / "shop.db", durability="off") as mq:
             queue = await mq.queue("q")
             waiting = asyncio.create_task(queue.pop(wait_s=20))
-            await asyncio.sleep(0.05)
+            assert await queue.size() == 0  # the pop began before this call
             waiting.cancel()
             await asyncio.gather(waiting, return_exceptions=True)
             assert waiting.cancelled()

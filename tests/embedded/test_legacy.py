@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import os
-import random
-import signal
 import sqlite3
 import time
 import warnings
@@ -19,6 +17,7 @@ import holtmq
 from holtmq import Binding
 from holtmq.embedded.legacy import PatternWarning
 from holtmq.routing.topic import TopicMatcher
+from tests.embedded.killing import count_calls, die_at_call, moments
 
 MINIQ = """
 CREATE TABLE orders (message_id TEXT NOT NULL, topic TEXT, data TEXT NOT NULL, status INTEGER NOT NULL, priority INTEGER,
@@ -126,19 +125,20 @@ def test_an_existing_file_is_not_overwritten(miniq: Path, tmp_path: Path) -> Non
 
 def test_killed_on_the_way_there_is_no_new_file_or_a_whole_one(miniq: Path, tmp_path: Path) -> None:
     target = tmp_path / "new.db"
-    random.seed(3)
-    for _ in range(50):
+    calls = count_calls(lambda: holtmq.migrate(miniq, tmp_path / "whole.db"))
+    completed = []
+    for number in moments(calls, 80):
         child = os.fork()
         if child == 0:
-            holtmq.migrate(miniq, target)
+            die_at_call(number, lambda: holtmq.migrate(miniq, target))
             os._exit(0)
-        time.sleep(random.uniform(0, 0.02))
-        os.kill(child, signal.SIGKILL)
         os.waitpid(child, 0)
+        completed.append(target.exists())
         if target.exists():
             with holtmq.open(target) as mq:
                 assert len(mq.queue("orders").list_messages()) == 5
             target.unlink()
+    assert set(completed) == {False, True}
     assert holtmq.migrate(miniq, target).messages == 5
 
 

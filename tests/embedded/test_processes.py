@@ -9,7 +9,6 @@ import sqlite3
 import struct
 import sys
 import threading
-import time
 from collections import Counter
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
@@ -19,12 +18,16 @@ from typing import Any
 import pytest
 
 import holtmq
+from tests.embedded.killing import count_calls, die_at_call, moments
 
 ROUNDS = 200
 
 
-def in_child(work: Callable[[int], None], *, kill_after_s: float | None = None) -> bytes:
-    """Run work in a forked process, which may be killed; what it wrote to the pipe that it was given."""
+def in_child(work: Callable[[int], None], *, kill_after: int | None = None) -> bytes:
+    """Run work in a forked process. Return what it wrote to the pipe that it was given.
+
+    With `kill_after` the process is killed when it has written that many numbers, unless it ends or kills itself before.
+    """
     reader, writer = os.pipe()
     child = os.fork()
     if child == 0:
@@ -36,13 +39,14 @@ def in_child(work: Callable[[int], None], *, kill_after_s: float | None = None) 
         finally:
             os._exit(code)
     os.close(writer)
-    if kill_after_s is not None:
-        time.sleep(kill_after_s)
-        os.kill(child, signal.SIGKILL)
     with os.fdopen(reader, "rb") as pipe:
-        said = pipe.read()
+        said = b""
+        if kill_after is not None:
+            said = pipe.read(kill_after * struct.calcsize("q"))
+            os.kill(child, signal.SIGKILL)
+        said += pipe.read()
     _, status = os.waitpid(child, 0)
-    assert kill_after_s is not None or status == 0
+    assert os.waitstatus_to_exitcode(status) in ((0,) if kill_after is None else (0, -signal.SIGKILL))
     return said
 
 
@@ -260,7 +264,7 @@ def test_killed_while_putting_popping_acknowledging_and_tidying_up(tmp_path: Pat
                     mq.vacuum()
 
     for _ in range(ROUNDS):
-        said = numbers(in_child(work, kill_after_s=random.uniform(0.01, 0.08)))
+        said = numbers(in_child(work, kill_after=random.randint(0, 150)))
         put.update(number for number in said if number > 0)
         acked.update(-number for number in said if number < 0)
         assert_sound(path)
@@ -274,19 +278,21 @@ def test_killed_while_putting_popping_acknowledging_and_tidying_up(tmp_path: Pat
 
 
 def test_killed_while_the_file_is_made(tmp_path: Path) -> None:
-    random.seed(11)
-    for n in range(30):
-        path = tmp_path / f"{n}.db"
+    def make(path: Path) -> None:
+        with holtmq.open(path) as mq:
+            mq.queue("q").put("m")
 
-        def make(pipe: int, path: Path = path) -> None:
-            with holtmq.open(path) as mq:
-                mq.queue("q").put("m")
-
-        in_child(make, kill_after_s=random.uniform(0, 0.006))
+    (calls,) = numbers(in_child(lambda pipe: say(pipe, count_calls(lambda: make(tmp_path / "whole.db")))))
+    sizes = []
+    for number in moments(calls, 60):
+        path = tmp_path / f"{number}.db"
+        in_child(lambda pipe, path=path, number=number: die_at_call(number, lambda: make(path)), kill_after=1)  # type: ignore[misc]
         with holtmq.open(path) as mq:
             mq.queue("q").put("after")
-            assert mq.queue("q").size() in (1, 2)
+            sizes.append(mq.queue("q").size())
         assert_sound(path)
+    assert set(sizes) == {1, 2}
+    assert sizes == sorted(sizes), "the message was there, and then it was not"
 
 
 @pytest.mark.skipif(sys.platform == "win32", reason="no kill -9 there")
@@ -303,7 +309,7 @@ def test_killed_in_a_transaction_nothing_of_it_remains(tmp_path: Path) -> None:
             mq.queue("out").put("result")
             os.kill(os.getpid(), signal.SIGKILL)
 
-    in_child(half_a_transaction, kill_after_s=0.2)
+    in_child(half_a_transaction, kill_after=1)
     with holtmq.open(path) as mq:
         assert [q.name for q in mq.topology().queues] == ["q"]
         assert mq.queue("q").size() == 1
