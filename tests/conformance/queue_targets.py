@@ -25,7 +25,6 @@ from tests.amqp_client import Amqp, Channel, ClosedError
 from tests.conformance.queue_table import QueueScenario, QueueStep
 
 START_MS = 1_700_000_000_000
-PATIENCE_S = 10.0
 EMPTY_KEY = '""'
 Table = Mapping[str, Any]
 

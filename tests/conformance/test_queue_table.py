@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import time
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
@@ -13,7 +12,6 @@ import pytest
 from holtmq.testing import running_broker
 from tests.conformance.queue_table import QueueScenario, QueueStep, load_queue_scenarios
 from tests.conformance.queue_targets import (
-    PATIENCE_S,
     BrokerQueueTarget,
     EmbeddedQueueTarget,
     HandoverTarget,
@@ -22,6 +20,7 @@ from tests.conformance.queue_targets import (
     TestClock,
     WireQueueTarget,
 )
+from tests.deadline import last_seen
 from tests.peers.rabbitmq import RabbitMQ
 
 SCENARIOS = load_queue_scenarios()
@@ -82,10 +81,7 @@ def test_rabbitmq_behaves_so(rabbitmq: RabbitMQ, scenario: QueueScenario) -> Non
 
 
 def patiently(look: Callable[[], str], expected: str | None) -> str:
-    deadline = time.monotonic() + PATIENCE_S
-    while (seen := look()) != expected and expected is not None and time.monotonic() < deadline:
-        pass
-    return seen
+    return look() if expected is None else last_seen(look, expected)
 
 
 def no_policy(*_: object) -> None:

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import time
 from collections.abc import Iterator
 from typing import Any
 
 import pika
 import pytest
 
+from tests.deadline import eventually
 from tests.management.conftest import running_node
 from tests.management.http import Answer, Http
 from tests.peers.rabbitmq import running_rabbitmq
@@ -228,7 +228,7 @@ def answers() -> Iterator[list[tuple[str, Answer, Answer]]]:
             channel = connection.channel()
             channel.queue_declare("held")
             channel.basic_consume("held", lambda *_: None)
-        time.sleep(6)  # RabbitMQ tells of a connection after its interval of five seconds
+        eventually(lambda: all(has_statistics(http) for http, _ in peers), "statistics, collected every five seconds")
         yield [
             (
                 f"{login.split(':')[0]} {method} {path} {body if body is not None else ''}".strip(),
@@ -239,6 +239,11 @@ def answers() -> Iterator[list[tuple[str, Answer, Answer]]]:
         ]
         for connection in connections:
             connection.close()
+
+
+def has_statistics(http: Http) -> bool:
+    queue = http.get("/api/queues/%2F/held")
+    return bool(http.get("/api/connections") and http.get("/api/channels") and "messages_details" in queue)
 
 
 def test_the_same_status(answers: list[tuple[str, Answer, Answer]]) -> None:
