@@ -28,7 +28,7 @@ def tasks(killable_broker: BrokerProcess, monkeypatch: pytest.MonkeyPatch) -> It
     sys.modules.pop("tests.clients.celery_app", None)  # the module reads the broker's address when it is imported
     celery_app = importlib.import_module("tests.clients.celery_app")
     yield celery_app
-    results = celery_app.app.backend.result_consumer._connection  # Celery has no public way to close it
+    results = celery_app.app.backend.result_consumer._connection  # noqa: SLF001  # Celery has no public way to close it
     if results is not None:
         results.collect()  # closes the socket without a handshake, because the broker may have been killed
     celery_app.app.close()

@@ -170,8 +170,8 @@ def test_a_transaction_that_had_to_wait_for_another_thread_sees_what_others_chan
         mq.declare_exchange("x", "fanout")
         other.declare_queue("q")
         other.bind("q", "x")
-        door = Door(mq.database._lock)
-        mq.database._lock = door  # type: ignore[assignment]
+        door = Door(mq.database._lock)  # noqa: SLF001  # to know when the thread waits
+        mq.database._lock = door  # type: ignore[assignment]  # noqa: SLF001
         late = threading.Thread(target=mq.publish, args=("m",), kwargs={"exchange": "x"})
         with mq.database.transaction():
             late.start()

@@ -12,7 +12,7 @@ import pytest
 
 import holtmq
 
-WAIT_S = 20
+WAIT_S = 60
 
 
 @pytest.fixture(params=["file", "memory"])
