@@ -103,7 +103,7 @@ def _peek(port: int, queue: str) -> list[int]:
         count = channel.count(queue)
         channel.consume(queue)
         bodies = [int(body) for body in channel.bodies(count)]
-        assert channel.is_silent()
+        assert channel.count(queue) == 0
         channel.close()
     return bodies
 
