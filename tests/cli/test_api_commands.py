@@ -9,7 +9,6 @@ import pty
 import select
 import subprocess
 import sys
-import time
 from collections.abc import Iterator
 from http.server import BaseHTTPRequestHandler, HTTPServer
 from pathlib import Path
@@ -20,6 +19,7 @@ import pytest
 import trustme
 
 from holtmq.cli.main import main
+from tests.deadline import PATIENCE_S, eventually
 from tests.management.conftest import Node, running_node
 
 
@@ -112,7 +112,7 @@ def test_purge_asks_in_a_terminal(node: Node, answer: bytes, code: int, left: in
     os.close(terminal)
     _read_until(main_end, b"Remove all ready messages from queue q? [y/N]: ")
     os.write(main_end, answer)
-    assert process.wait(20) == code
+    assert process.wait(PATIENCE_S) == code
     os.close(main_end)
     assert node.http.get("/api/queues/%2F/q")["messages"] == left
 
@@ -308,12 +308,15 @@ def test_top_is_live_in_a_terminal_and_ends_with_q(node: Node) -> None:
 
 
 def _read_until(terminal: int, wanted: bytes) -> bytes:
-    shown, deadline = b"", time.monotonic() + 30
-    while wanted not in shown and time.monotonic() < deadline:
-        if select.select([terminal], [], [], 0.5)[0]:
-            shown += os.read(terminal, 65_536)
-    assert wanted in shown, shown
-    return shown
+    shown = bytearray()
+
+    def is_shown() -> bool:
+        if select.select([terminal], [], [], 0)[0]:
+            shown.extend(os.read(terminal, 65_536))
+        return wanted in shown
+
+    eventually(is_shown, f"{wanted!r} on the terminal")
+    return bytes(shown)
 
 
 @pytest.mark.parametrize("shell", ["bash", "zsh", "fish"])
