@@ -1,4 +1,4 @@
-"""Who may come in, and what they may do."""
+"""Authentication, TLS and permissions."""
 
 from __future__ import annotations
 
@@ -67,7 +67,7 @@ def refused(action: object, *arguments: object) -> int:
     return closed.value.code
 
 
-def test_a_user_needs_a_right_to_the_vhost(broker: TestBroker) -> None:
+def test_a_user_needs_a_permission_in_the_vhost(broker: TestBroker) -> None:
     assert refused(lambda: Amqp(broker.port, user="clerk", password="secret", vhost="/")) == 530
     assert refused(lambda: Amqp(broker.port, user="guest", vhost="shop")) == 530
 
@@ -98,7 +98,7 @@ def test_read_is_needed_to_consume_get_and_purge(clerk: Channel) -> None:
     assert refused(lambda: clerk.call(wire.QueuePurge(0, "till"), wire.QueuePurgeOk)) == 403
 
 
-def test_topic_permissions_look_at_the_routing_key(clerk: Channel) -> None:
+def test_topic_permissions_check_the_routing_key(clerk: Channel) -> None:
     clerk.publish("orders", "clerk.42")
     clerk.settle()
     clerk.publish("orders", "manager.42")
@@ -112,7 +112,7 @@ def test_a_policy_applies_to_queues_by_pattern(broker: TestBroker, clerk: Channe
     assert clerk.declare("till", passive=True).message_count == 2
 
 
-def test_a_password_is_kept_as_a_hash_that_fits_it_alone() -> None:
+def test_a_password_is_stored_as_a_salted_hash() -> None:
     user = User.with_password("a", "secret")
     assert "secret" not in user.password_hash
     assert user.has_password("secret")
@@ -120,7 +120,7 @@ def test_a_password_is_kept_as_a_hash_that_fits_it_alone() -> None:
     assert User.with_password("a", "secret").password_hash != user.password_hash
 
 
-def test_a_hash_of_rabbitmq_is_understood() -> None:
+def test_a_password_hash_of_rabbitmq_is_accepted() -> None:
     # `rabbitmqctl hash_password test12` on RabbitMQ gives such a value: a salt of 4 bytes, then SHA-256 of salt and password.
     user = User("a", "kI3GCqW5JLMJa4iX1lo7X4D6XbYqlLgxIs30+P6tENUV2POR", "rabbit_password_hashing_sha256")
     assert user.has_password("test12")
