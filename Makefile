@@ -38,9 +38,10 @@ bench: $(READY)  ## measure against peers; numbers and plots go to benchmarks/
 screenshots: $(READY)  ## the pictures in docs/images, made by the tests of the pages
 	HOLTMQ_SCREENSHOTS=docs/images $(BIN)/pytest -q tests/management/test_pages.py -k "screenshots or phone"
 
-lock:  ## choose the newest versions that fit pyproject.toml; needs uv
+UPGRADE ?= --upgrade
+lock:  ## choose the newest versions that fit pyproject.toml; with UPGRADE= only add what is missing; needs uv
 	uv pip compile pyproject.toml --group dev --extra spark --extra management --universal --python-version 3.11 --generate-hashes \
-		--no-emit-index-url --no-header --no-annotate --upgrade --output-file constraints.txt
+		--no-emit-index-url --no-header --no-annotate $(UPGRADE) --output-file constraints.txt
 
 clean:
 	rm -rf $(VENV) .mypy_cache .pytest_cache .ruff_cache .hypothesis .import_linter_cache
