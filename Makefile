@@ -4,7 +4,7 @@ VENV ?= .venv
 BIN := $(VENV)/bin
 READY := $(VENV)/.ready
 
-.PHONY: demo test peers static check format bench screenshots lock clean
+.PHONY: demo test peers static check format bench screenshots docs lock clean
 
 demo: $(READY)  ## run the whole system once
 	$(BIN)/holtmq demo
@@ -38,13 +38,17 @@ bench: $(READY)  ## measure against peers; numbers and plots go to benchmarks/
 screenshots: $(READY)  ## the pictures in docs/images, made by the tests of the pages
 	HOLTMQ_SCREENSHOTS=docs/images $(BIN)/pytest -q tests/management/test_pages.py -k "screenshots or phone"
 
+docs: $(READY)  ## build the documentation site into site/; a broken link or reference is an error
+	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict
+	@echo "The documentation is in site/index.html."
+
 UPGRADE ?= --upgrade
 lock:  ## choose the newest versions that fit pyproject.toml; with UPGRADE= only add what is missing; needs uv
 	uv pip compile pyproject.toml --group dev --extra spark --extra management --universal --python-version 3.11 --generate-hashes \
 		--no-emit-index-url --no-header --no-annotate $(UPGRADE) --output-file constraints.txt
 
 clean:
-	rm -rf $(VENV) .mypy_cache .pytest_cache .ruff_cache .hypothesis .import_linter_cache
+	rm -rf $(VENV) site .mypy_cache .pytest_cache .ruff_cache .hypothesis .import_linter_cache
 
 $(READY): constraints.txt pyproject.toml
 	$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11) and "HoltMQ needs Python 3.11 or later, this is " + sys.version)'
