@@ -4,7 +4,7 @@ VENV ?= .venv
 BIN := $(VENV)/bin
 READY := $(VENV)/.ready
 
-.PHONY: demo test peers static check format bench screenshots docs lock clean
+.PHONY: demo test peers static check format bench screenshots docs coverage lock clean
 
 demo: $(READY)  ## run the whole system once
 	$(BIN)/holtmq demo
@@ -42,13 +42,28 @@ docs: $(READY)  ## build the documentation site into site/; a broken link or ref
 	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict
 	@echo "The documentation is in site/index.html."
 
+# Tracing makes a broker under load several times slower, so coverage leaves out the tests that put one under load or
+# compare times, those that start Spark or a browser, and those that only repeat a comparison with RabbitMQ.
+UNCOVERED := tests/spark tests/clients tests/server tests/test_readme.py tests/cli/test_pipeline.py \
+	tests/conformance/test_random.py tests/embedded/test_processes.py tests/peers \
+	tests/management/test_against_rabbitmq.py tests/management/test_pages.py
+
+coverage: $(READY)  ## measure the line coverage of src/holtmq without spark; the last line is the figure
+	rm -rf .coverage && mkdir .coverage
+	HOLTMQ_REQUIRE_PEERS= HOLTMQ_HIDE_PEERS=1 $(BIN)/coverage run -m pytest --quiet --numprocesses 2 --dist worksteal \
+		-m "not rabbitmq" $(UNCOVERED:%=--ignore=%)
+	find .coverage -size 0 -delete  # left by processes that a test killed
+	$(BIN)/coverage combine --quiet
+	$(BIN)/coverage report --skip-covered --sort=cover > .coverage/report.txt
+	@echo "Line coverage of src/holtmq without spark: $$($(BIN)/coverage report --format=total) % (files: .coverage/report.txt)"
+
 UPGRADE ?= --upgrade
 lock:  ## choose the newest versions that fit pyproject.toml; with UPGRADE= only add what is missing; needs uv
 	uv pip compile pyproject.toml --group dev --extra spark --extra management --universal --python-version 3.11 --generate-hashes \
 		--no-emit-index-url --no-header --no-annotate $(UPGRADE) --output-file constraints.txt
 
 clean:
-	rm -rf $(VENV) site .mypy_cache .pytest_cache .ruff_cache .hypothesis .import_linter_cache
+	rm -rf $(VENV) .coverage site .mypy_cache .pytest_cache .ruff_cache .hypothesis .import_linter_cache
 
 $(READY): constraints.txt pyproject.toml
 	$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11) and "HoltMQ needs Python 3.11 or later, this is " + sys.version)'
