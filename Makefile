@@ -4,7 +4,7 @@ VENV ?= .venv
 BIN := $(VENV)/bin
 READY := $(VENV)/.ready
 
-.PHONY: demo test peers static check format bench screenshots docs coverage lock clean
+.PHONY: demo test peers static check format bench screenshots docs coverage hooks lock clean
 
 demo: $(READY)  ## run the whole system once
 	$(BIN)/holtmq demo
@@ -56,6 +56,9 @@ coverage: $(READY)  ## measure the line coverage of src/holtmq without spark; th
 	$(BIN)/coverage combine --quiet
 	$(BIN)/coverage report --skip-covered --sort=cover > .coverage/report.txt
 	@echo "Line coverage of src/holtmq without spark: $$($(BIN)/coverage report --format=total) % (files: .coverage/report.txt)"
+
+hooks: $(READY)  ## run the static checks before each git commit
+	$(BIN)/pre-commit install
 
 UPGRADE ?= --upgrade
 lock:  ## choose the newest versions that fit pyproject.toml; with UPGRADE= only add what is missing; needs uv
