@@ -50,7 +50,7 @@ from holtmq.routing import Entry, Explanation, Route, Router
 from holtmq.table import Table
 from holtmq.topology import Binding, Exchange, Policy, Queue, Topology
 
-__version__ = "0.1.0"
+__version__ = "0.2.0"
 
 __all__ = [
     "AccessRefusedError",
