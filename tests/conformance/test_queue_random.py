@@ -85,6 +85,7 @@ class Game:
                 self._held.pop(place % len(self._held)).settle(how)
             case "wait", milliseconds:
                 self._target.wait(milliseconds)
+                self._target.count(QUEUES[0])  # the library has no timers: expired messages move when someone looks
             case "count", queue:
                 self.seen.append(self._target.count(queue))
 
