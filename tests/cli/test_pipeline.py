@@ -12,7 +12,7 @@ from pyspark.sql import SparkSession
 
 from holtmq import Binding, Exchange, Queue, Topology
 from holtmq.cli.main import main
-from holtmq.cli.pipeline_commands import tell_spark_error
+from holtmq.cli.pipeline_commands import summarise_spark_error
 from tests.amqp_client import Amqp
 from tests.server.process import broker_process
 
@@ -56,7 +56,9 @@ def test_a_queue_is_archived_reported_compared_routed_and_replayed(run: Run, tmp
                 channel.publish("orders", "orders.food" if n % 4 == 0 else "orders.toys", b"%d" % n, delivery_mode=2)
             channel.settle()
         url = f"amqp://127.0.0.1:{broker.port}"
-        printed = run("archive", "all", stored, "--url", url, "--user", "guest", "--password-file", str(password), "--json")
+        printed = run(
+            "archive", "all", stored, "--amqp-url", url, "--user", "guest", "--password-file", str(password), "--json"
+        )
         assert json.loads(printed)["messages"] == MESSAGES
 
         page = tmp_path / "report.html"
@@ -66,8 +68,8 @@ def test_a_queue_is_archived_reported_compared_routed_and_replayed(run: Run, tmp
         assert json.loads(run("report", stored, "--definitions", before, "--json"))["deliveries"] == 250
 
         printed = run("compare", stored, "--before", before, "--after", after, "--fail-above", "10", code=3)
-        assert "50 of 200 messages (25.0 %) would go elsewhere" in printed
-        assert "−food (1 stay)" in printed
+        assert "50 of 200 messages (25.0 %) would reach other queues" in printed
+        assert "−food (1 unchanged)" in printed
         assert json.loads(run("compare", stored, "--before", before, "--after", after, "--json"))["share"] == 0.25
 
         printed = run("route", stored, str(tmp_path / "routed"), "--definitions", before, "--partition-by", "queue", "--json")
@@ -83,11 +85,11 @@ def test_a_queue_is_archived_reported_compared_routed_and_replayed(run: Run, tmp
         assert printed.startswith("holtmq: ")
         assert len(printed.splitlines()) == 1
 
-        assert "confirmed" in run("replay", stored, "--url", url, "--key", "orders.food", "--rate", "1000")
+        assert "confirmed" in run("replay", stored, "--amqp-url", url, "--key", "orders.food", "--rate", "1000")
         with Amqp(broker.port) as amqp:
             assert amqp.channel().count("all") == 50
             amqp.channel(2).delete("all")
-        printed = run("replay", stored, "--url", url, "--key", "orders.food", code=1)
+        printed = run("replay", stored, "--amqp-url", url, "--key", "orders.food", code=1)
         assert "50 of 50 messages reached no queue (the first: NO_ROUTE at exchange 'orders' with key 'orders.food')" in printed
 
 
@@ -96,8 +98,8 @@ def test_a_queue_is_archived_reported_compared_routed_and_replayed(run: Run, tmp
     [
         (["route", "in", "out"], "Missing option '--definitions'"),
         (["compare", "in", "--before", "/no/such", "--after", "/no/such"], "/no/such: No such file or directory"),
-        (["archive", "q", "out"], "Missing option '--url'"),
-        (["replay", "in", "--url", "amqp://x", "--since", "yesterday"], "'yesterday' does not match"),
+        (["archive", "q", "out"], "Missing option '--amqp-url'"),
+        (["replay", "in", "--amqp-url", "amqp://x", "--since", "yesterday"], "'yesterday' does not match"),
         (["report", "in", "--definitions", "/no/such"], "/no/such: No such file or directory"),
     ],
 )
@@ -121,7 +123,7 @@ def test_of_sparks_errors_the_line_that_matters_is_told() -> None:
     traceback = (
         "[PYTHON_EXCEPTION] An exception\n  File x\nholtmq.client.connection.RefusedError: no queue 'q'\n SQLSTATE: 38000"
     )
-    assert tell_spark_error(traceback) == "no queue 'q'"
-    assert tell_spark_error("\n[PATH_NOT_FOUND] Path does not exist: file:/x. SQLSTATE: 42K03") == (
+    assert summarise_spark_error(traceback) == "no queue 'q'"
+    assert summarise_spark_error("\n[PATH_NOT_FOUND] Path does not exist: file:/x. SQLSTATE: 42K03") == (
         "[PATH_NOT_FOUND] Path does not exist: file:/x. SQLSTATE: 42K03"
     )

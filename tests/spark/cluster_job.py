@@ -50,7 +50,7 @@ def main(master: str, source: str, target: str) -> None:
         messages.write.mode("overwrite").parquet(source)
         job = route_job(spark, source, target, SHOP, partition_by=["queue"])
         files = {row["queue"]: row["count"] for row in spark.read.parquet(target).groupBy("queue").count().collect()}
-        print(json.dumps({"paths": sorted(paths), "counts": counts, "job": job.to_json(), "files": files}), flush=True)
+        print(json.dumps({"paths": sorted(paths), "counts": counts, "job": job.to_dict(), "files": files}), flush=True)
     finally:
         spark.stop()
 

@@ -126,15 +126,18 @@ def test_large_and_empty_bodies(spark: SparkSession, live: LiveBroker, channel: 
     ("options", "match"),
     [
         ({"queue": "nothing"}, "(?s)no queue 'nothing'"),
-        ({}, "expected the option 'queue', got none"),
+        ({}, "option 'queue' is missing"),
         ({"queue": "q", "mode": "steal"}, "option 'mode' must be one of browse, drain, got 'steal'"),
-        ({"queue": "q", "limit": "-1"}, "option 'limit' must be a whole number from 0, got '-1'"),
-        ({"queue": "q", "lmit": "1"}, "no option is called 'lmit'"),
+        ({"queue": "q", "limit": "-1"}, "option 'limit' must be a whole number of at least 0, got '-1'"),
+        ({"queue": "q", "lmit": "1"}, "unknown option 'lmit'"),
         ({"queue": "q", "url": "http://x"}, "expected a URI as in amqp://"),
         ({"queue": "q", "url": "amqp://127.0.0.1:1"}, "no broker at amqp://127.0.0.1:1/%2F"),
         ({"queue": "q", "password": "wrong"}, "ACCESS_REFUSED|refused"),
-        ({"queue": "q", "passwordEnv": "NO_SUCH"}, "passwordEnv names 'NO_SUCH', which is not set"),
-        ({"queue": "q", "passwordFile": "/no/such"}, "passwordFile '/no/such' can't be read"),
+        (
+            {"queue": "q", "passwordEnv": "NO_SUCH"},
+            "the environment variable 'NO_SUCH', which should contain the password, is not set",
+        ),
+        ({"queue": "q", "passwordFile": "/no/such"}, "the password file '/no/such' cannot be read"),
     ],
 )
 def test_bad_options_are_told_in_words(spark: SparkSession, live: LiveBroker, options: dict[str, str], match: str) -> None:
@@ -173,10 +176,10 @@ def test_headers_may_be_a_map_or_a_struct(spark: SparkSession, live: LiveBroker,
 @pytest.mark.parametrize(
     ("column", "value", "match"),
     [
-        ("color", "red", "no property of a message is called 'color'"),
+        ("color", "red", "column 'color' is not a property of a message"),
         ("headers", "{broken", "headers: expected a JSON object"),
-        ("routing_key", None, "expected a routing_key in each row, got null"),
-        ("priority", 300, "has a property that can't be sent"),
+        ("routing_key", None, "column 'routing_key' is null in a row"),
+        ("priority", 300, "a property of the message with key .* cannot be encoded"),
         ("exchange", "nothing", "no exchange 'nothing'"),
     ],
 )
@@ -193,9 +196,20 @@ def test_what_was_published_cannot_be_overwritten(spark: SparkSession) -> None:
         rows.write.format("amqp").option("url", "amqp://127.0.0.1:1").mode("overwrite").save()
 
 
-def test_publish_checks_its_options_at_once(spark: SparkSession) -> None:
-    with pytest.raises(InvalidValueError, match="expected the option 'url'"):
-        publish(rows_to(spark, "q"))
+@pytest.mark.parametrize(
+    ("options", "match"),
+    [
+        ({"url": "http://x"}, "expected a URI as in amqp://"),
+        ({"url": None}, "url must be a string, got NoneType"),
+        ({"window": 0}, "window must be a whole number of at least 1, got 0"),
+        ({"retries": 1.5}, r"retries must be a whole number of at least 0, got 1\.5"),
+        ({"mandatory": "perhaps"}, "mandatory must be true or false, got 'perhaps'"),
+        ({"exchange": 7}, "exchange must be a string, got int"),
+    ],
+)
+def test_publish_checks_its_options_before_the_job_starts(spark: SparkSession, options: dict[str, Any], match: str) -> None:
+    with pytest.raises(InvalidValueError, match=match):
+        publish(rows_to(spark, "q"), **{"url": "amqp://127.0.0.1:1", **options})
 
 
 def test_tls_with_a_certificate_that_is_checked(spark: SparkSession, tmp_path: Path) -> None:
@@ -210,7 +224,7 @@ def test_tls_with_a_certificate_that_is_checked(spark: SparkSession, tmp_path: P
         with Amqp(plain) as amqp:
             amqp.channel().declare("q")
         url = f"amqps://127.0.0.1:{secure}"
-        assert publish(rows_to(spark, "q", "q"), url=url, caFile=str(tmp_path / "ca.pem")).confirmed == 2
+        assert publish(rows_to(spark, "q", "q"), url=url, ca_file=str(tmp_path / "ca.pem")).confirmed == 2
         with pytest.raises(PySparkException, match="CERTIFICATE_VERIFY_FAILED"):
             publish(rows_to(spark, "q"), url=url, retries=0)
         source = spark.read.format("amqp").options(url=url, queue="q", verify="false").load()
@@ -242,4 +256,4 @@ def _count(port: int, queue: str) -> int:
 
 def test_a_broker_that_stays_away_fails_the_job_after_the_retries(spark: SparkSession) -> None:
     with pytest.raises(PySparkException, match="1 messages are not confirmed after 1 retries: no broker at"):
-        publish(rows_to(spark, "q"), url="amqp://127.0.0.1:1", retries="1")
+        publish(rows_to(spark, "q"), url="amqp://127.0.0.1:1", retries=1)

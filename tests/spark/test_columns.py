@@ -15,8 +15,8 @@ from pyspark.sql.types import BinaryType, DataType, IntegerType, StringType, Str
 
 from holtmq import InvalidValueError
 from holtmq.client.blocking_connection import Delivery
-from holtmq.spark.amqp.columns import ARROW_SCHEMA, SCHEMA, Messages, Rows
-from holtmq.spark.routes import read_headers
+from holtmq.spark.amqp.columns import ARROW_SCHEMA, SCHEMA, MessageEncoder, RowEncoder
+from holtmq.spark.signature import read_headers
 from holtmq.table_json import table_to_json
 from holtmq.wire.content import NAMES, Properties, encode_properties
 
@@ -35,7 +35,7 @@ values: dict[str, st.SearchStrategy[Any]] = {
 @given(st.fixed_dictionaries({}, optional=values))
 def test_properties_are_read_as_the_broker_reads_them(properties: dict[str, Any]) -> None:
     raw = encode_properties(properties)
-    row = Rows("q").of([Delivery(1, False, "x", "k", raw, b"body")]).to_pylist()[0]
+    row = RowEncoder("q").encode([Delivery(1, False, "x", "k", raw, b"body")]).to_pylist()[0]
     expected = Properties(raw).to_dict()
     if "headers" in expected:
         expected["headers"] = json.dumps(table_to_json(expected["headers"]), ensure_ascii=False)
@@ -44,19 +44,19 @@ def test_properties_are_read_as_the_broker_reads_them(properties: dict[str, Any]
 
 def test_bytes_that_are_no_utf8_show_as_such_and_late_timestamps_are_left_out() -> None:
     raw = bytes.fromhex("0080") + b"\x02\xff\xfe"
-    assert Rows("q").of([Delivery(1, True, "x", "k\udcff", raw, b"")]).to_pylist()[0]["message_id"] == "\ufffd\ufffd"
+    assert RowEncoder("q").encode([Delivery(1, True, "x", "k\udcff", raw, b"")]).to_pylist()[0]["message_id"] == "\ufffd\ufffd"
     late = encode_properties({"timestamp": 2**60})
-    row = Rows("q").of([Delivery(1, True, "x", "k\udcff", late, b"")]).to_pylist()[0]
+    row = RowEncoder("q").encode([Delivery(1, True, "x", "k\udcff", late, b"")]).to_pylist()[0]
     assert (row["timestamp"], row["routing_key"]) == (None, "k\ufffd")
 
 
 def test_headers_that_nobody_can_read_are_kept_and_sent_as_they_were() -> None:
     table = b"\x02\xff\xfet\x01"  # a name that is no UTF-8
     raw = bytes.fromhex("2020") + len(table).to_bytes(4, "big") + table + b"\x03abc"
-    row = Rows("q").of([Delivery(1, False, "x", "k", raw, b"")]).to_pylist()[0]
+    row = RowEncoder("q").encode([Delivery(1, False, "x", "k", raw, b"")]).to_pylist()[0]
     assert row["type"] == "abc"
-    messages = Messages(SCHEMA, None, persistent=False, mark="again")
-    (sent,) = messages.of(pa.RecordBatch.from_pylist([row], ARROW_SCHEMA))
+    messages = MessageEncoder(SCHEMA, None, persistent=False, mark="again")
+    (sent,) = messages.encode(pa.RecordBatch.from_pylist([row], ARROW_SCHEMA))
     assert sent.raw_properties == raw
     with pytest.raises(InvalidValueError, match="headers: expected a JSON object, got array of 2"):
         read_headers(row["headers"])
@@ -65,25 +65,25 @@ def test_headers_that_nobody_can_read_are_kept_and_sent_as_they_were() -> None:
 @pytest.mark.parametrize(
     ("name", "type_", "match"),
     [
-        ("routing_key", IntegerType(), "expected text in the column 'routing_key', got int"),
-        ("app_id", BinaryType(), "expected text in the column 'app_id', got binary"),
-        ("headers", VariantType(), "expected headers as JSON text, a map or a struct, got variant"),
+        ("routing_key", IntegerType(), "column 'routing_key' must be a string, got type int"),
+        ("app_id", BinaryType(), "column 'app_id' must be a string, got type binary"),
+        ("headers", VariantType(), "column 'headers' must be JSON text, a map or a struct, got type variant"),
     ],
 )
 def test_columns_of_another_type_are_refused(name: str, type_: DataType, match: str) -> None:
     types = {"exchange": StringType(), "routing_key": StringType(), "body": StringType(), name: type_}
     with pytest.raises(InvalidValueError, match=match):
-        Messages(StructType([StructField(column, kind) for column, kind in types.items()]), None, persistent=True)
+        MessageEncoder(StructType([StructField(column, kind) for column, kind in types.items()]), None, persistent=True)
 
 
 def test_a_timestamp_without_a_zone_is_in_utc_wherever_it_is_sent(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("TZ", "Asia/Tokyo")
     time.tzset()
     try:
-        messages = Messages(SCHEMA, None, persistent=False)
+        messages = MessageEncoder(SCHEMA, None, persistent=False)
         row = {"exchange": "", "routing_key": "k", "body": b"", "timestamp": datetime(2026, 1, 1)}  # noqa: DTZ001
         schema = ARROW_SCHEMA.set(ARROW_SCHEMA.get_field_index("timestamp"), pa.field("timestamp", pa.timestamp("us")))
-        (sent,) = messages.of(pa.RecordBatch.from_pylist([row], schema))
+        (sent,) = messages.encode(pa.RecordBatch.from_pylist([row], schema))
     finally:
         monkeypatch.undo()
         time.tzset()
@@ -92,9 +92,9 @@ def test_a_timestamp_without_a_zone_is_in_utc_wherever_it_is_sent(monkeypatch: p
 
 def test_a_number_beyond_64_bits_is_told_with_the_key() -> None:
     row = {"exchange": "", "routing_key": "k", "body": b"", "headers": '{"n": 1180591620717411303424}'}
-    with pytest.raises(InvalidValueError, match="a message with key 'k' has a property that can't be sent"):
-        list(Messages(SCHEMA, None, persistent=False).of(pa.RecordBatch.from_pylist([row], ARROW_SCHEMA)))
+    with pytest.raises(InvalidValueError, match="a property of the message with key 'k' cannot be encoded"):
+        list(MessageEncoder(SCHEMA, None, persistent=False).encode(pa.RecordBatch.from_pylist([row], ARROW_SCHEMA)))
 
 
 def test_no_deliveries_are_no_rows() -> None:
-    assert Rows("q").of([]).num_rows == 0
+    assert RowEncoder("q").encode([]).num_rows == 0

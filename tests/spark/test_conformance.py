@@ -16,16 +16,16 @@ from pyspark.sql import SparkSession
 from holtmq import Binding, Exchange, Queue, Router, Topology
 from holtmq.errors import AmqpError
 from holtmq.spark import route
+from holtmq.spark.executor import PackedTopology, RouteCache, RoutingSpec
 from holtmq.spark.key_classes import KeyClasses
-from holtmq.spark.messages import Matters
-from holtmq.spark.routes import Order, Outcomes, PackedTopology
+from holtmq.spark.signature import RoutingInputs
 from holtmq.table_json import table_to_json
 from tests.conformance.strategies import histories
 from tests.conformance.table import Action, Outcome, Publish, load
 from tests.conformance.targets import RouterTarget
 
 SCHEMA = "number int, exchange string, routing_key string, headers string"
-NOTHING = Matters(frozenset(), frozenset())
+NOTHING = RoutingInputs(frozenset(), frozenset())
 Cases = list[tuple[Topology, Publish, Outcome]]
 
 
@@ -116,12 +116,12 @@ def test_batches_are_routed_as_by_the_router_whatever_is_asked_for(history: list
     types = [pa.int32(), pa.string(), pa.string(), pa.string()]
     names = ["number", "exchange", "routing_key", "headers"]
     batch = pa.RecordBatch.from_arrays([pa.array(list(f), t) for f, t in zip(fields, types, strict=True)], names=names)
-    order = Order(
+    spec = RoutingSpec(
         topology=PackedTopology.of(router.to_topology(), "/"), routing_key="routing_key", exchange_column="exchange",
-        exchange=None, headers="headers", matters=Matters.to(router), carried=("number",),
+        exchange=None, headers="headers", inputs=RoutingInputs.of(router), carried=("number",),
     )  # fmt: skip
     outcomes_by_batch = [
-        list(order.route_all(iter(pieces))) for pieces in ([batch], [batch.slice(n, 1) for n in range(len(batch))])
+        list(spec.route_all(iter(pieces))) for pieces in ([batch], [batch.slice(n, 1) for n in range(len(batch))])
     ]
     for pieces in outcomes_by_batch:
         rows = [row for piece in pieces for row in piece.to_pylist()]
@@ -150,11 +150,9 @@ def _route(router: Router, exchange: str, key: str) -> object:
 
 
 def test_words_that_no_pattern_names_make_no_difference() -> None:
-    router = Router(Topology((Exchange("x", "topic"),), (Queue("q"),), (Binding("x", "q", "order.*.paid"),)))
-    stand_ins, of_key = KeyClasses(router).find(
-        pa.array([f"order.{n}.paid" for n in range(1000)] + ["order.1.paid.x", "a.b.c"])
-    )
-    assert sorted(stand_ins.to_pylist()) == ["?.?.?", "order.?.paid", "order.?.paid.?"]
+    router = Router(Topology((Exchange("x", "topic"),), (Queue("q"),), (Binding("x", "q", "spec.*.paid"),)))
+    stand_ins, of_key = KeyClasses(router).find(pa.array([f"spec.{n}.paid" for n in range(1000)] + ["spec.1.paid.x", "a.b.c"]))
+    assert sorted(stand_ins.to_pylist()) == ["?.?.?", "spec.?.paid", "spec.?.paid.?"]
     assert len(np.unique(of_key[:1000])) == 1
 
 
@@ -168,13 +166,15 @@ def test_two_hashes_that_are_equal_by_chance_mislead_nobody() -> None:
 
 
 def test_signatures_beyond_the_limit_are_forgotten_and_routed_again(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("holtmq.spark.routes.SIGNATURES_KEPT", 10)
+    monkeypatch.setattr("holtmq.spark.executor.SIGNATURES_KEPT", 10)
     topology = Topology((Exchange("x", "topic"),), (Queue("q"),), (Binding("x", "q", "k.1#"), Binding("x", "q", "k.15")))
-    order = Order(PackedTopology.of(topology, "/"), "k", None, "x", None, matters=NOTHING, carried=("k",), unroutable="drop")
-    router_outcomes = Outcomes(order, order.topology.router())
+    spec = RoutingSpec(
+        PackedTopology.of(topology, "/"), "k", None, "x", None, inputs=NOTHING, carried=("k",), unroutable="drop"
+    )
+    cache = RouteCache(spec, spec.topology.router())
     for start in (0, 12, 0):
         batch = pa.RecordBatch.from_pydict({"k": [f"k.{n}" for n in range(start, start + 12)]})
         expected = ["k.15"] if start else []
-        (routed,) = order.route(router_outcomes, batch)
+        (routed,) = spec.route(cache, batch)
         assert routed.column("k").to_pylist() == expected
-    assert len(router_outcomes._known) == 12
+    assert len(cache._known) == 12

@@ -35,7 +35,7 @@ import sys
 from holtmq.spark import archive, session
 url, _, folder = sys.argv[1:]
 spark = session("local[2]", config={"spark.driver.memory": "1g"})
-archive(spark, "q", folder + "/out", checkpoint=folder + "/checkpoint", url=url, maxMessagesPerTrigger="250")
+archive(spark, "q", folder + "/out", checkpoint=folder + "/checkpoint", url=url, max_messages_per_trigger=250)
 """
 
 

@@ -114,7 +114,7 @@ def test_spark_starts_works_and_says_nothing(tmp_path: Path, has_java: bool) -> 
 
 
 def test_a_master_that_is_none_is_refused_before_java_starts() -> None:
-    with pytest.raises(InvalidValueError, match=r"expected a master such as local\[2\], .* got 'nonsense'"):
+    with pytest.raises(InvalidValueError, match=r"master must be one such as local\[2\], .* got 'nonsense'"):
         session("nonsense")
     masters = ("local", "local[*]", "local[2]", "local[2, 3]", "local-cluster[2,1,1024]", "spark://a:7077,b:7077", "yarn")
     assert all(map(MASTER.fullmatch, (*masters, "k8s://https://host:443")))

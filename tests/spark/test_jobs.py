@@ -15,11 +15,13 @@ from pyspark.errors import PySparkException
 from pyspark.sql import DataFrame, SparkSession
 
 from holtmq import Binding, Exchange, InvalidValueError, Queue, Router, Topology
-from holtmq.spark import Choice, archive, compact, compare, replay, report, route, route_job
+from holtmq.spark import MessageFilter, archive, compact, compare, replay, report, route, route_job
+from holtmq.spark.executor import PackedTopology, RoutingSpec
+from holtmq.spark.filesystems import WriteError, filesystem_of, qualify
 from holtmq.spark.locks import FolderLock
-from holtmq.spark.messages import Matters
-from holtmq.spark.parquet import Source, Split, Work, WriteError, _batch_rows, filesystem_of, located
-from holtmq.spark.routes import Order, PackedTopology
+from holtmq.spark.parquet_source import ParquetSource, Split
+from holtmq.spark.routing_task import RoutingTask, _batch_rows
+from holtmq.spark.signature import RoutingInputs
 from tests.amqp_client import Channel
 from tests.spark.conftest import LiveBroker, wait_until
 
@@ -82,7 +84,7 @@ def test_modes_of_writing(spark: SparkSession, traffic: str, tmp_path: Path) -> 
     target = str(tmp_path / "out")
     count = route_job(spark, traffic, target, SHOP, unroutable="drop").counts
     rows = count.deliveries + count.malformed
-    with pytest.raises(WriteError, match="is not empty: expected a new folder, or mode append or overwrite"):
+    with pytest.raises(WriteError, match="is not empty: choose a new folder, or mode append or overwrite"):
         route_job(spark, traffic, target, SHOP)
     route_job(spark, traffic, target, SHOP, unroutable="drop", mode="append")
     assert spark.read.parquet(target).count() == 2 * rows
@@ -90,7 +92,7 @@ def test_modes_of_writing(spark: SparkSession, traffic: str, tmp_path: Path) -> 
     assert spark.read.parquet(target).count() == count.malformed + 400
     assert not [path for path in (tmp_path / "out").iterdir() if path.name.startswith("_holtmq")]
     with pytest.raises(InvalidValueError, match="mode must be one of error, append, overwrite, ignore, got 'perhaps'"):
-        route_job(spark, traffic, target, SHOP, mode="perhaps")
+        route_job(spark, traffic, target, SHOP, mode="perhaps")  # type: ignore[arg-type]
 
 
 def test_a_failed_job_leaves_the_target_as_it_was(spark: SparkSession, traffic: str, tmp_path: Path) -> None:
@@ -112,14 +114,14 @@ def test_a_folder_is_not_overwritten_with_what_is_read_from_it(spark: SparkSessi
     before = sorted(Path(traffic).rglob("*"))
     (tmp_path / "another way").symlink_to(traffic)
     for target in (traffic, str(Path(traffic).parent), str(tmp_path / "another way")):
-        with pytest.raises(WriteError, match="holds the messages that are to be read: expected another folder to overwrite"):
+        with pytest.raises(WriteError, match="contains files that this job reads: choose another folder to overwrite"):
             route_job(spark, traffic, target, SHOP, mode="overwrite", unroutable="drop")
     assert sorted(Path(traffic).rglob("*")) == before
 
 
 def test_messages_that_have_a_column_to_be_added_are_refused(spark: SparkSession, tmp_path: Path) -> None:
     pq.write_table(pa.table({"exchange": ["orders"], "routing_key": ["a"], "Queue": ["q"]}), tmp_path / "in.parquet")
-    with pytest.raises(InvalidValueError, match="the messages have a column 'Queue', which is to be added"):
+    with pytest.raises(InvalidValueError, match="the messages already have a column 'Queue', which routing adds"):
         route_job(spark, str(tmp_path / "in.parquet"), str(tmp_path / "out"), SHOP)
 
 
@@ -151,14 +153,14 @@ def test_folders_are_named_as_spark_names_them(spark: SparkSession, tmp_path: Pa
 
 def test_paths_are_taken_for_what_spark_takes_them_for(spark: SparkSession, tmp_path: Path) -> None:
     assert filesystem_of(f"file:{tmp_path}") == filesystem_of(f"file://{tmp_path}") == filesystem_of(str(tmp_path))
-    with pytest.raises(InvalidValueError, match="a URI of a file system that Arrow can open, got 'dbfs:/x'"):
+    with pytest.raises(InvalidValueError, match="Arrow cannot open the file system of 'dbfs:/x'"):
         filesystem_of("dbfs:/x")
     settings = spark.sparkContext._jsc.hadoopConfiguration()
-    assert located(spark, "lake") == "lake"
+    assert qualify(spark, "lake") == "lake"
     settings.set("fs.defaultFS", "hdfs://127.0.0.1:9000")
     try:
-        assert located(spark, "/lake") == "hdfs://127.0.0.1:9000/lake"
-        assert located(spark, "file:/lake") == "file:/lake"
+        assert qualify(spark, "/lake") == "hdfs://127.0.0.1:9000/lake"
+        assert qualify(spark, "file:/lake") == "file:/lake"
     finally:
         settings.set("fs.defaultFS", "file:///")
 
@@ -170,31 +172,31 @@ def test_batches_have_a_bounded_size_however_large_messages_are_and_however_far_
     topology = Topology(
         (Exchange("all", "fanout"),), tuple(Queue(f"q{n}") for n in range(9)), tuple(Binding("all", f"q{n}") for n in range(9))
     )
-    order = Order(
-        PackedTopology.of(topology, "/"), "k", None, "all", None, matters=Matters.to(Router(topology)), carried=("k",)
+    spec = RoutingSpec(
+        PackedTopology.of(topology, "/"), "k", None, "all", None, inputs=RoutingInputs.of(Router(topology)), carried=("k",)
     )
-    routed = list(order.route_all(iter([pa.RecordBatch.from_pydict({"k": ["a", "b", "c"]})])))
+    routed = list(spec.route_all(iter([pa.RecordBatch.from_pydict({"k": ["a", "b", "c"]})])))
     assert [batch.num_rows for batch in routed] == [3] * 9
     assert Counter(row["k"] for batch in routed for row in batch.to_pylist()) == {"a": 9, "b": 9, "c": 9}
 
 
 def test_a_task_that_runs_twice_is_there_once(spark: SparkSession, traffic: str, tmp_path: Path) -> None:
     """As with speculation: both attempts write, and the driver puts in place what one of them tells of."""
-    source = Source.at(traffic, pq.read_schema(next(Path(traffic).rglob("*.parquet"))), least=1)
-    order = Order(
+    source = ParquetSource.at(traffic, pq.read_schema(next(Path(traffic).rglob("*.parquet"))), min_splits=1)
+    spec = RoutingSpec(
         PackedTopology.of(SHOP, "/"),
         "routing_key",
         "exchange",
         None,
         "headers",
-        matters=Matters.to(Router(SHOP)),
+        inputs=RoutingInputs.of(Router(SHOP)),
         carried=tuple(source.schema.names),
     )
     filesystem, path = filesystem_of(str(tmp_path))
     splits = spark.sparkContext.broadcast(source.splits)
-    work = Work(source, splits, order, filesystem, f"{path}/aside", "snappy", by_queue=False)
+    task = RoutingTask(source, splits, spec, filesystem, f"{path}/staging", "snappy", by_queue=False)
     numbers = pa.RecordBatch.from_pydict({"id": [0]})
-    first, second = (json.loads(next(work.run(iter([numbers]))).column("files")[0].as_py()) for _ in range(2))
+    first, second = (json.loads(next(task.run(iter([numbers]))).column("files")[0].as_py()) for _ in range(2))
     assert first
     assert not {*first} & {*second}
     assert sum(pq.read_metadata(name).num_rows for name in first) == sum(pq.read_metadata(name).num_rows for name in second)
@@ -248,7 +250,7 @@ def test_comparison_of_two_topologies(spark: SparkSession, traffic: str) -> None
         ("orders.food", ("all", "food"), ("all",))
     }
     assert compare(messages, SHOP, SHOP).affected == 0
-    assert comparison.to_json()["share"] == comparison.share == comparison.affected / 4000
+    assert comparison.to_dict()["share"] == comparison.share == comparison.affected / 4000
 
 
 def test_a_comparison_tells_of_messages_that_would_be_refused(spark: SparkSession, traffic: str) -> None:
@@ -281,7 +283,7 @@ def test_a_report_counts_everything(spark: SparkSession, traffic: str, tmp_path:
     assert sum(outcome.series.messages) == 4000
     assert sum(outcome.series.queues["all"]) == deliveries["all"]
     assert outcome.first == datetime(2026, 1, 1, tzinfo=UTC)
-    assert json.loads(json.dumps(outcome.to_json()))["messages"] == 4000
+    assert json.loads(json.dumps(outcome.to_dict()))["messages"] == 4000
     page = outcome.to_html()
     assert "A &lt;b&gt;busy&lt;/b&gt; day" in page
     assert "<b>busy" not in page
@@ -313,14 +315,14 @@ def test_archive_then_replay(spark: SparkSession, live: LiveBroker, channel: Cha
     assert sorted(int(row["message_id"]) for row in stored.collect()) == list(range(300))
     wait_until(lambda: channel.count(queue) == 0)
 
-    choice = Choice(
+    where = MessageFilter(
         since=datetime(2026, 5, 2, tzinfo=UTC),
         until=datetime(2026, 5, 3, tzinfo=UTC),
         key="*",
         queue=queue,
         headers={"even": True},
     )
-    outcome = replay(stored, choice=choice, url=live.url, rate=500, replay_id="again")
+    outcome = replay(stored, where=where, url=live.url, rate=500, replay_id="again")
     assert outcome.published.confirmed == 50
     events = list(iter(lambda: channel.get(queue), None))
     assert sorted(int(event.body) for event in events) == list(range(100, 200, 2))
@@ -359,10 +361,10 @@ def test_the_newest_batch_is_not_merged_for_it_may_be_written_again(spark: Spark
 
 
 def test_one_compaction_at_a_time(spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("holtmq.spark.archives.PATIENCE_S", 0.1)
+    monkeypatch.setattr("holtmq.spark.compaction.LOCK_TIMEOUT_S", 0.1)
     other = FolderLock(*filesystem_of(str(tmp_path / "_holtmq")))
-    assert other.take(0)
-    with pytest.raises(WriteError, match="is being compacted by another process: expected one at a time"):
+    assert other.acquire(0)
+    with pytest.raises(WriteError, match="is being compacted by another process: try again"):
         compact(spark, str(tmp_path))
     other.release()
     assert compact(spark, str(tmp_path)) == (0, 0)
@@ -387,7 +389,7 @@ def test_a_compaction_that_was_cut_short_is_completed(
             raise PowerCutError
 
     with monkeypatch.context() as patch:
-        patch.setattr("holtmq.spark.archives._finish", cut)
+        patch.setattr("holtmq.spark.compaction._carry_out_plan", cut)
         with pytest.raises(PowerCutError):
             compact(spark, str(target))
     assert compact(spark, str(target)) == (0, 0)
@@ -419,5 +421,5 @@ def test_what_archives_are_partitioned_by_comes_back_as_it_was(
 
 
 def test_partitioning_by_a_column_that_is_not_there_is_refused(spark: SparkSession, tmp_path: Path) -> None:
-    with pytest.raises(InvalidValueError, match="expected columns of a message to partition by, got 'colour'"):
+    with pytest.raises(InvalidValueError, match="partition_by names the column 'colour', which messages do not have"):
         archive(spark, "q", str(tmp_path), partition_by=("colour",), url="amqp://127.0.0.1:1")

@@ -9,8 +9,8 @@ import pyarrow as pa
 import pytest
 
 from holtmq.spark.amqp.spool import Spool, SpoolError
+from holtmq.spark.filesystems import filesystem_of
 from holtmq.spark.locks import FolderLock
-from holtmq.spark.parquet import filesystem_of
 
 ROWS = pa.RecordBatch.from_pydict({"n": [1, 2]})
 
@@ -20,25 +20,25 @@ def names(folder: Path) -> list[str]:
 
 
 def test_a_spool_has_one_user_at_a_time(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("holtmq.spark.amqp.spool.PATIENCE_S", 0.2)
+    monkeypatch.setattr("holtmq.spark.amqp.spool.LOCK_TIMEOUT_S", 0.2)
     first, second = Spool(str(tmp_path)), Spool(str(tmp_path))
-    first.hold()
-    with pytest.raises(SpoolError, match="is in use: expected one that this stream has to itself"):
-        second.hold()
+    first.acquire()
+    with pytest.raises(SpoolError, match="is used by another stream: each stream needs a spool of its own"):
+        second.acquire()
     first.release()
-    second.hold()
+    second.acquire()
     second.release()
 
 
 def test_streams_that_share_a_folder_have_parts_of_it_and_those_of_the_dead_go(tmp_path: Path) -> None:
     (tmp_path / "mine.txt").write_text("not of the spool")
-    alive, dead = Spool.passing(str(tmp_path)), Spool.passing(str(tmp_path))
+    alive, dead = Spool.temporary(str(tmp_path)), Spool.temporary(str(tmp_path))
     for spool in (alive, dead):
-        spool.hold()
+        spool.acquire()
         spool.write(ROWS, 1)
     dead.release()  # as when its process is killed
-    third = Spool.passing(str(tmp_path))
-    third.hold()
+    third = Spool.temporary(str(tmp_path))
+    third.acquire()
     assert {path.name for path in tmp_path.iterdir()} == {"mine.txt", *(Path(spool.uri).name for spool in (alive, third))}
     for spool in (alive, third):
         spool.remove()
@@ -47,11 +47,11 @@ def test_streams_that_share_a_folder_have_parts_of_it_and_those_of_the_dead_go(t
 
 def test_temporary_folders_of_the_dead_go(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
-    left = Spool.passing(None)
-    left.hold()
+    left = Spool.temporary(None)
+    left.acquire()
     left.release()  # as when its process is killed
-    spool = Spool.passing(None)
-    spool.hold()
+    spool = Spool.temporary(None)
+    spool.acquire()
     assert [str(path) for path in tmp_path.iterdir()] == [spool.uri]
     spool.remove()
 
@@ -60,7 +60,7 @@ def test_a_segment_that_is_there_is_not_replaced(tmp_path: Path) -> None:
     spool = Spool(str(tmp_path))
     spool.number(spool.write(ROWS, 1), 7)
     other = spool.write(ROWS, 2)
-    with pytest.raises(SpoolError, match=r"segment 7 is in .* already"):
+    with pytest.raises(SpoolError, match="already has a segment 7"):
         spool.number(other, 7)
     assert names(tmp_path) == ["fresh", "segment"]
 
@@ -72,7 +72,7 @@ def test_after_a_crash_acknowledged_segments_are_taken_back_and_others_go(tmp_pa
     spool.write(ROWS, 4)
     for _ in range(2):  # a second crash makes no difference
         spool.remove_fresh()
-        assert [rows for _, rows in spool.take_back(last=1)] == [2, 2]
+        assert [rows for _, rows in spool.recover(last=1)] == [2, 2]
         assert names(tmp_path) == ["segment", "taken", "taken"]
 
 
@@ -84,11 +84,11 @@ def test_a_relative_path_is_told_to_executors_in_full(tmp_path: Path, monkeypatc
 def test_a_lock_on_a_folder_that_was_removed_and_made_anew_is_none(tmp_path: Path) -> None:
     filesystem, path = filesystem_of(str(tmp_path / "folder"))
     first, second = FolderLock(filesystem, path), FolderLock(filesystem, path)
-    assert first.take(0)
+    assert first.acquire(0)
     shutil.rmtree(path)
-    assert not second.take_if_left()
-    assert second.take(0)
-    assert not FolderLock(filesystem, path).take(0)
+    assert not second.acquire_if_abandoned()
+    assert second.acquire(0)
+    assert not FolderLock(filesystem, path).acquire(0)
     first.release()
-    assert not FolderLock(filesystem, path).take_if_left()
+    assert not FolderLock(filesystem, path).acquire_if_abandoned()
     second.release()

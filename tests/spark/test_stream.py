@@ -152,7 +152,9 @@ def test_a_spool_that_lost_acknowledged_messages_is_an_error(
         writer.start(str(tmp_path / "out"), format="json").awaitTermination()
     for segment in (tmp_path / "spool").glob("segment-*"):
         segment.unlink()
-    with pytest.raises(StreamingQueryException, match=r"segments \[1(, 2)?\] of the spool .* are gone, and were acknowledged"):
+    with pytest.raises(
+        StreamingQueryException, match=r"segments \[1(, 2)?\] of the spool .* are missing, and their messages are"
+    ):
         to_files(rows, tmp_path).awaitTermination()
 
 
@@ -234,7 +236,7 @@ def test_what_a_lost_connection_had_received_is_not_taken_twice(tmp_path: Path, 
     [
         ({"queue": "nothing"}, "no queue 'nothing'"),
         ({"queue": "q", "ack": "never"}, "option 'ack' must be one of commit, spool, got 'never'"),
-        ({"queue": "q", "ack": "spool"}, "expected the option 'spool', got none"),
+        ({"queue": "q", "ack": "spool"}, "ack=spool requires the option 'spool'"),
         ({"queue": "q", "prefetch": "0"}, "option 'prefetch' must be a whole number from 1 to 65535, got '0'"),
     ],
 )

@@ -1,4 +1,4 @@
-"""holtmq pipeline: the jobs on Spark, with a live bar, a summary at the end, and JSON for scripts."""
+"""holtmq pipeline: the jobs on Spark, with a progress bar, a summary, and JSON for scripts."""
 
 from __future__ import annotations
 
@@ -25,27 +25,30 @@ if TYPE_CHECKING:
 
     from holtmq.cli.spark_progress import SparkProgress
     from holtmq.spark import Comparison, Report
+    from holtmq.spark.executor import Unroutable
+    from holtmq.spark.routing_job import WriteMode
 
 Command = TypeVar("Command", bound=Callable[..., Any])
 AFFECTED = 3
-"""The exit code of a comparison that found more than was allowed."""
+"""Exit code of a comparison in which more messages are affected than allowed."""
 ROWS_SHOWN = 12
+TIMES = click.DateTime(["%Y-%m-%d", "%Y-%m-%dT%H:%M:%S", "%Y-%m-%d %H:%M:%S"])
 
 
 class PipelineError(HoltmqError):
-    """A job that Spark could not do."""
+    """A Spark job failed."""
 
 
 @dataclass(frozen=True, slots=True)
-class Setting:
-    """Where a job runs, and how it answers."""
+class SparkSettings:
+    """Where a job runs."""
 
     master: str | None
     conf: tuple[str, ...]
-    as_json: bool
 
     @contextmanager
     def running(self, what: str) -> Iterator[tuple[SparkSession, SparkProgress]]:
+        """Start a session, or use the active one, and show a progress bar. Raise PipelineError if the job fails."""
         try:
             from holtmq.cli.spark_progress import SparkProgress
             from holtmq.spark import session
@@ -62,16 +65,16 @@ class Setting:
             with SparkProgress(spark, what) as progress:
                 yield spark, progress
         except Py4JJavaError as error:
-            raise PipelineError(tell_spark_error(str(error.java_exception))) from error
+            raise PipelineError(summarise_spark_error(str(error.java_exception))) from error
         except (PySparkException, ArrowException) as error:
-            raise PipelineError(tell_spark_error(str(error))) from error
+            raise PipelineError(summarise_spark_error(str(error))) from error
         finally:
             if is_ours and spark is not None:
                 spark.stop()
 
 
-def tell_spark_error(text: str) -> str:
-    """The line that says what is wrong: ours if there is one, else Spark's first."""
+def summarise_spark_error(text: str) -> str:
+    """Return the line of an error that names the cause: our own if there is one, otherwise Spark's first line."""
     ours = re.findall(r"^(?:\w+\.)*(?:\w+Error): (.+)$", text, re.MULTILINE)
     return str(ours[-1]) if ours else next((line for line in text.splitlines() if line.strip()), text)
 
@@ -85,38 +88,73 @@ def _pairs(conf: tuple[str, ...]) -> Iterator[tuple[str, str]]:
 
 
 def spark_options(command: Command) -> Command:
-    """The options that all jobs have."""
+    """Add the options of all jobs."""
     for option in (
-        click.option("--json", "as_json", is_flag=True, help="The summary as JSON."),
-        click.option("--conf", multiple=True, metavar="NAME=VALUE", help="A setting for Spark; may be repeated."),
-        click.option("--master", help="Where to run: local[2], spark://host:7077, yarn, k8s://… All cores here unless told."),
+        click.option("--json", "as_json", is_flag=True, help="Print the summary as JSON."),
+        click.option("--conf", multiple=True, metavar="NAME=VALUE", help="Configuration for Spark. May be repeated."),
+        click.option(
+            "--master",
+            help="Spark master: local[2], spark://host:7077, yarn, k8s://… (default: all cores of this machine).",
+        ),
     ):
         command = option(command)
     return command
 
 
 def source_options(command: Command) -> Command:
-    """The options of jobs that read messages from files or tables."""
+    """Add the options of jobs that read messages from files or tables."""
     for option in (
-        click.option("--exchange", help="The exchange of all messages, if no column tells it."),
-        click.option("--vhost", default=DEFAULT_VHOST, show_default=True),
-        click.option("--format", "format_", default="parquet", show_default=True, help="Any that Spark reads, or table."),
-        click.option("--option", "options", multiple=True, metavar="NAME=VALUE", help="For Spark's reader; may be repeated."),
-        click.option("--key-column", default="routing_key", show_default=True),
-        click.option("--exchange-column", default="exchange", show_default=True),
-        click.option("--headers-column", default="headers", show_default=True),
+        click.option("--exchange", help="Exchange of all messages (default: the exchange column)."),
+        click.option("--vhost", default=DEFAULT_VHOST, show_default=True, help="Virtual host of the topology."),
+        click.option(
+            "--format", "format_", default="parquet", show_default=True, help="Input format: any that Spark reads, or table."
+        ),
+        click.option(
+            "--option", "options", multiple=True, metavar="NAME=VALUE", help="Option for Spark's reader. May be repeated."
+        ),
+        click.option("--key-column", default="routing_key", show_default=True, help="Column with the routing key."),
+        click.option("--exchange-column", default="exchange", show_default=True, help="Column with the exchange."),
+        click.option("--headers-column", default="headers", show_default=True, help="Column with the headers."),
     ):
         command = option(command)
     return command
 
 
+class AliasedOption(click.Option):
+    """An option that accepts its old names too, while help and errors show only the first one."""
+
+    def get_help_record(self, ctx: click.Context) -> tuple[str, str] | None:
+        with self._first_name_only():
+            return super().get_help_record(ctx)
+
+    def get_error_hint(self, ctx: click.Context | None) -> str:
+        with self._first_name_only():
+            return super().get_error_hint(ctx)
+
+    @contextmanager
+    def _first_name_only(self) -> Iterator[None]:
+        names, self.opts = self.opts, self.opts[:1]
+        try:
+            yield
+        finally:
+            self.opts = names
+
+
 def broker_options(command: Command) -> Command:
+    """Add the options of jobs that connect to a broker."""
     for option in (
-        click.option("--ca-file", help="What to trust, for amqps."),
-        click.option("--password-file", help="A file that holds the password."),
-        click.option("--password-env", help="The variable of the environment that holds the password."),
-        click.option("--user", help="Who connects; guest unless told."),
-        click.option("--url", required=True, metavar="URL", help="The broker, as in amqp://127.0.0.1:5672/%2F."),
+        click.option("--ca-file", help="File with the certificates to trust, for amqps."),
+        click.option("--password-file", help="File that contains the password."),
+        click.option("--password-env", help="Environment variable that contains the password."),
+        click.option("--user", help="User name (default: that of the URL, or guest)."),
+        click.option(
+            "--amqp-url",
+            "--url",
+            cls=AliasedOption,
+            required=True,
+            metavar="URL",
+            help="AMQP URL of the broker, for example amqp://127.0.0.1:5672/%2F.",
+        ),
     ):
         command = option(command)
     return command
@@ -130,113 +168,137 @@ def pipeline() -> None:
 @pipeline.command()
 @click.argument("source")
 @click.argument("target")
-@click.option("--definitions", required=True, type=click.Path(path_type=Path), help="The topology.")
+@click.option("--definitions", required=True, type=click.Path(path_type=Path), help="Definitions file with the topology.")
 @source_options
-@click.option("--target-format", default="parquet", show_default=True)
+@click.option("--target-format", default="parquet", show_default=True, help="Output format: any that Spark writes, or table.")
 @click.option(
     "--mode",
     default="error",
     show_default=True,
     type=click.Choice(["error", "append", "overwrite", "ignore"]),
-    help="If it exists.",
+    help="What to do if TARGET exists.",
 )
-@click.option("--partition-by", multiple=True, metavar="COLUMN", help="As in: --partition-by queue.")
-@click.option("--unroutable", default="keep", show_default=True, type=click.Choice(["keep", "drop", "only"]))
-@click.option("--settings", is_flag=True, help="Add the priority and time to live that bindings give.")
+@click.option("--partition-by", multiple=True, metavar="COLUMN", help="Column that names the output folders, such as queue.")
+@click.option(
+    "--unroutable",
+    default="keep",
+    show_default=True,
+    type=click.Choice(["keep", "drop", "only"]),
+    help="Keep or drop messages that reach no queue, or write only those.",
+)
+@click.option("--settings", is_flag=True, help="Add the priority and time to live that bindings set.")
 @click.option("--bindings", is_flag=True, help="Add the bindings that matched.")
 @spark_options
 def route(
     source: str, target: str, definitions: Path, options: tuple[str, ...], master: str | None, conf: tuple[str, ...], *,
-    format_: str, key_column: str, exchange_column: str, headers_column: str, as_json: bool, **asked: Any,
+    exchange: str | None, vhost: str, format_: str, key_column: str, exchange_column: str, headers_column: str,
+    target_format: str, mode: WriteMode, partition_by: tuple[str, ...], unroutable: Unroutable, settings: bool,
+    bindings: bool, as_json: bool,
 ) -> None:  # fmt: skip
     """Route the messages of SOURCE and write one row for each delivery to TARGET."""
     topology = Topology.from_definitions(definitions)
     started = time.perf_counter()
-    with Setting(master, conf, as_json).running("route") as (spark, _):
+    with SparkSettings(master, conf).running("route") as (spark, _):
         from holtmq.spark import Columns, route_job
 
-        columns = Columns(key_column, exchange_column, headers_column)
         summary = route_job(
-            spark, source, target, topology, format=format_, options=dict(_pairs(options)), columns=columns, **asked
-        )
-    _conclude({**summary.to_json(), "seconds": _since(started)}, as_json=as_json)
+            spark, source, target, topology, format=format_, target_format=target_format, options=dict(_pairs(options)),
+            mode=mode, partition_by=partition_by, vhost=vhost, exchange=exchange,
+            columns=Columns(key_column, exchange_column, headers_column), unroutable=unroutable, settings=settings,
+            bindings=bindings,
+        )  # fmt: skip
+    _show_summary({**summary.to_dict(), "seconds": _since(started)}, as_json=as_json)
 
 
 @pipeline.command()
 @click.argument("queue")
 @click.argument("target")
 @broker_options
-@click.option("--checkpoint", help="Where the stream keeps its place; beside the data unless told.")
-@click.option("--format", "format_", default="parquet", show_default=True, help="Any that Spark writes.")
-@click.option("--partition-by", multiple=True, default=["date"], show_default=True, metavar="COLUMN")
-@click.option("--follow", is_flag=True, help="Go on until interrupted, rather than until the queue is empty.")
-@click.option("--interval", default="10 seconds", show_default=True, help="How often to write, with --follow.")
-@click.option("--compact/--no-compact", "compacts", default=True, show_default=True, help="Merge small files at the end.")
+@click.option(
+    "--checkpoint", help="Folder for the progress of the stream and its spool (default: _holtmq/checkpoint in TARGET)."
+)
+@click.option("--format", "format_", default="parquet", show_default=True, help="Output format: any that Spark writes.")
+@click.option(
+    "--partition-by",
+    multiple=True,
+    default=["date"],
+    show_default=True,
+    metavar="COLUMN",
+    help="Column that names the output folders. May be repeated.",
+)
+@click.option("--follow", is_flag=True, help="Continue until interrupted. Without it, stop when the queue is empty.")
+@click.option("--interval", default="10 seconds", show_default=True, help="Time between writes, with --follow.")
+@click.option("--compact/--no-compact", default=True, show_default=True, help="Merge small files at the end.")
 @spark_options
 def archive(
-    queue: str, target: str, url: str, user: str | None, password_env: str | None, password_file: str | None,
-    ca_file: str | None, master: str | None, conf: tuple[str, ...], *, format_: str, partition_by: tuple[str, ...],
-    follow: bool, as_json: bool, **asked: Any,
+    queue: str, target: str, amqp_url: str, user: str | None, password_env: str | None, password_file: str | None,
+    ca_file: str | None, checkpoint: str | None, master: str | None, conf: tuple[str, ...], *, format_: str,
+    partition_by: tuple[str, ...], follow: bool, interval: str, compact: bool, as_json: bool,
 ) -> None:  # fmt: skip
-    """Write the messages of QUEUE to files under TARGET, and take them off the queue."""
+    """Move the messages of QUEUE into files under TARGET."""
     started = time.perf_counter()
-    with Setting(master, conf, as_json).running(f"archive {queue}") as (spark, progress):
+    with SparkSettings(master, conf).running(f"archive {queue}") as (spark, progress):
         from holtmq.spark import archive as run
 
         summary = run(
-            spark, queue, target, format=format_, partition_by=tuple(partition_by), available_now=not follow,
-            progress=lambda count: progress.tell(f"{count:,} messages"),
-            **_broker(url, user, password_env, password_file, ca_file), **asked,
+            spark, queue, target, url=amqp_url, user=user, password_env=password_env, password_file=password_file,
+            ca_file=ca_file, checkpoint=checkpoint, format=format_, partition_by=partition_by, available_now=not follow,
+            interval=interval, compact=compact, progress=lambda count: progress.describe(f"{count:,} messages"),
         )  # fmt: skip
-    _conclude({**summary.to_json(), "seconds": _since(started)}, as_json=as_json)
+    _show_summary({**summary.to_dict(), "seconds": _since(started)}, as_json=as_json)
 
 
 @pipeline.command()
 @click.argument("source")
 @broker_options
-@click.option("--format", "format_", default="parquet", show_default=True, help="Any that Spark reads, or table.")
-@click.option("--since", type=click.DateTime(["%Y-%m-%d", "%Y-%m-%dT%H:%M:%S", "%Y-%m-%d %H:%M:%S"]), help="UTC.")
-@click.option("--until", type=click.DateTime(["%Y-%m-%d", "%Y-%m-%dT%H:%M:%S", "%Y-%m-%d %H:%M:%S"]), help="UTC.")
-@click.option("--key", help="A pattern, as in orders.#.premium.")
-@click.option("--queue", help="Messages that were archived from this queue.")
-@click.option("--header", "headers", multiple=True, metavar="NAME=VALUE", help="Messages with this header; may be repeated.")
-@click.option("--exchange", help="Publish there, rather than to the exchange that a message came from.")
-@click.option("--rate", default=0, show_default=True, type=click.IntRange(0), help="Messages a second; 0: no limit.")
-@click.option("--allow-unroutable", is_flag=True, help="Count messages that reach no queue, rather than fail.")
+@click.option("--format", "format_", default="parquet", show_default=True, help="Input format: any that Spark reads, or table.")
+@click.option("--since", type=TIMES, help="Publish messages from this time on (UTC).")
+@click.option("--until", type=TIMES, help="Publish messages before this time (UTC).")
+@click.option("--key", help="Publish messages whose routing key matches this pattern, such as orders.#.premium.")
+@click.option("--queue", help="Publish messages that were archived from this queue.")
+@click.option(
+    "--header", "headers", multiple=True, metavar="NAME=VALUE", help="Publish messages with this header. May be repeated."
+)
+@click.option("--exchange", help="Exchange to publish to (default: that of each message).")
+@click.option("--rate", default=0, show_default=True, type=click.IntRange(0), help="Maximum messages per second (0: no limit).")
+@click.option("--allow-unroutable", is_flag=True, help="Succeed even if messages reach no queue.")
 @spark_options
 def replay(
-    source: str, url: str, user: str | None, password_env: str | None, password_file: str | None, ca_file: str | None,
+    source: str, amqp_url: str, user: str | None, password_env: str | None, password_file: str | None, ca_file: str | None,
     master: str | None, conf: tuple[str, ...], *, format_: str, since: datetime | None, until: datetime | None,
     key: str | None, queue: str | None, headers: tuple[str, ...], exchange: str | None, rate: int, allow_unroutable: bool,
     as_json: bool,
 ) -> None:  # fmt: skip
-    """Publish messages of the archive SOURCE again, with their properties and a header that marks them."""
+    """Publish messages of the archive SOURCE again, with their properties and the header x-holtmq-replay."""
     started = time.perf_counter()
-    with Setting(master, conf, as_json).running("replay") as (spark, _):
-        from holtmq.spark import Choice
+    with SparkSettings(master, conf).running("replay") as (spark, _):
+        from holtmq.spark import MessageFilter
         from holtmq.spark import replay as run
 
-        choice = Choice(_utc(since), _utc(until), key, queue, dict(map(parse_header, headers)))
-        broker = _broker(url, user, password_env, password_file, ca_file)
-        summary = run(_read(spark, source, format_), choice=choice, exchange=exchange, rate=rate, **broker)
-    _conclude({**summary.to_json(), "seconds": _since(started)}, as_json=as_json)
+        where = MessageFilter(_utc(since), _utc(until), key, queue, dict(map(parse_header, headers)))
+        summary = run(
+            _read(spark, source, format_), url=amqp_url, user=user, password_env=password_env, password_file=password_file,
+            ca_file=ca_file, where=where, exchange=exchange, rate=rate,
+        )  # fmt: skip
+    _show_summary({**summary.to_dict(), "seconds": _since(started)}, as_json=as_json)
     if summary.published.returned and not allow_unroutable:
         published = summary.published
         raise PipelineError(
-            f"{published.returned:,} of {published.confirmed:,} messages reached no queue (the first: {published.first_return})"
+            f"{published.returned:,} of {published.confirmed:,} messages reached no queue (the first: "
+            f"{published.first_return}): bind a queue, or add --allow-unroutable"
         )
 
 
 @pipeline.command()
 @click.argument("source")
-@click.option("--before", required=True, type=click.Path(path_type=Path), help="The topology as it is.")
-@click.option("--after", required=True, type=click.Path(path_type=Path), help="The topology as it would be.")
+@click.option("--before", required=True, type=click.Path(path_type=Path), help="Definitions file with the current topology.")
+@click.option("--after", required=True, type=click.Path(path_type=Path), help="Definitions file with the changed topology.")
 @source_options
 @click.option(
     "--fail-above",
     type=click.FloatRange(0, 100),
     metavar="PERCENT",
-    help=f"Exit with {AFFECTED} if more messages are affected.",
+    help=f"Exit with code {AFFECTED} if more than this percentage of the messages is affected.",
 )
 @spark_options
 def compare(
@@ -244,9 +306,9 @@ def compare(
     conf: tuple[str, ...], *, exchange: str | None, vhost: str, format_: str, key_column: str, exchange_column: str,
     headers_column: str, fail_above: float | None, as_json: bool,
 ) -> int:  # fmt: skip
-    """Say which messages of SOURCE would go elsewhere if the topology changed."""
+    """Show which messages of SOURCE would reach other queues after a change of the topology."""
     old, new = Topology.from_definitions(before), Topology.from_definitions(after)
-    with Setting(master, conf, as_json).running("compare") as (spark, _):
+    with SparkSettings(master, conf).running("compare") as (spark, _):
         from holtmq.spark import Columns
         from holtmq.spark import compare as run
 
@@ -254,7 +316,7 @@ def compare(
         columns = Columns(key_column, exchange_column, headers_column)
         comparison = run(messages, old, new, vhost=vhost, exchange=exchange, columns=columns)
     if as_json:
-        print_json(comparison.to_json())
+        print_json(comparison.to_dict())
     else:
         show_comparison(comparison)
     return AFFECTED if fail_above is not None and 100 * comparison.share > fail_above else 0
@@ -262,9 +324,9 @@ def compare(
 
 @pipeline.command()
 @click.argument("source")
-@click.option("--definitions", required=True, type=click.Path(path_type=Path), help="The topology.")
-@click.option("--html", type=click.Path(path_type=Path), help="Write the report as a page.")
-@click.option("--title", default="Traffic", show_default=True)
+@click.option("--definitions", required=True, type=click.Path(path_type=Path), help="Definitions file with the topology.")
+@click.option("--html", type=click.Path(path_type=Path), help="File for the report as an HTML page.")
+@click.option("--title", default="Traffic", show_default=True, help="Title of the report.")
 @source_options
 @spark_options
 def report(
@@ -272,9 +334,9 @@ def report(
     conf: tuple[str, ...], *, exchange: str | None, vhost: str, format_: str, key_column: str, exchange_column: str,
     headers_column: str, as_json: bool,
 ) -> None:  # fmt: skip
-    """Measure the messages of SOURCE: volumes, hottest keys, unroutable messages, idle and overlapping bindings."""
+    """Measure the messages of SOURCE: volumes, busiest keys, unroutable messages, idle and overlapping bindings."""
     topology = Topology.from_definitions(definitions)
-    with Setting(master, conf, as_json).running("report") as (spark, _):
+    with SparkSettings(master, conf).running("report") as (spark, _):
         from holtmq.spark import Columns
         from holtmq.spark import report as run
 
@@ -284,24 +346,17 @@ def report(
     if html is not None:
         outcome.write_html(html)
     if as_json:
-        print_json(outcome.to_json())
+        print_json(outcome.to_dict())
     else:
         show_report(outcome)
         if html is not None:
-            show(f"\nThe page is {html}")
+            show(f"\nReport written to {html}")
 
 
 def _read(spark: SparkSession, source: str, format_: str, options: tuple[str, ...] = ()) -> DataFrame:
     return (
         spark.table(source) if format_ == "table" else spark.read.format(format_).options(**dict(_pairs(options))).load(source)
     )
-
-
-def _broker(
-    url: str, user: str | None, password_env: str | None, password_file: str | None, ca_file: str | None
-) -> dict[str, Any]:
-    options = {"url": url, "user": user, "passwordEnv": password_env, "passwordFile": password_file, "caFile": ca_file}
-    return {name: value for name, value in options.items() if value is not None}
 
 
 def _utc(moment: datetime | None) -> datetime | None:
@@ -312,7 +367,7 @@ def _since(started: float) -> float:
     return round(time.perf_counter() - started, 1)
 
 
-def _conclude(summary: dict[str, Any], *, as_json: bool) -> None:
+def _show_summary(summary: dict[str, Any], *, as_json: bool) -> None:
     if as_json:
         print_json(summary)
         return
@@ -323,9 +378,10 @@ def _conclude(summary: dict[str, Any], *, as_json: bool) -> None:
 
 
 def show_comparison(comparison: Comparison) -> None:
+    """Print a comparison with its most affected queues and keys."""
     percent = f"{100 * comparison.share:.1f} %"
     keys = f"{comparison.keys_affected:,} routing key{'' if comparison.keys_affected == 1 else 's'}"
-    show(f"{comparison.affected:,} of {comparison.messages:,} messages ({percent}) would go elsewhere; {keys}.")
+    show(f"{comparison.affected:,} of {comparison.messages:,} messages ({percent}) would reach other queues; {keys}.")
     facts = {
         "gain a queue": comparison.gaining,
         "lose a queue": comparison.losing,
@@ -333,7 +389,7 @@ def show_comparison(comparison: Comparison) -> None:
         "become routable": comparison.newly_routable,
         "would be refused": comparison.newly_refused,
     }
-    show("   ".join(f"{count:,} {what}" for what, count in facts.items() if count) or "nothing changes")
+    show("   ".join(f"{count:,} {what}" for what, count in facts.items() if count) or "No message would reach other queues.")
     if comparison.queues:
         grid = _grid("queue", "before", "after", "gained", "lost")
         for queue in comparison.queues[:ROWS_SHOWN]:
@@ -349,14 +405,15 @@ def show_comparison(comparison: Comparison) -> None:
 
 
 def _change(before: tuple[str, ...], after: tuple[str, ...]) -> Text:
-    """As in: −lost in red, +gained in green, and how many stay."""
+    """Return the change of a key's queues: −lost in red, +gained in green, and the number of unchanged queues."""
     parts = [Text(f"−{queue}", "red") for queue in before if queue not in after]
     parts += [Text(f"+{queue}", "green") for queue in after if queue not in before]
     kept = sum(queue in after for queue in before)
-    return Text(", ").join(parts).append(f" ({kept} stay)" if kept else "" if after else " (unroutable)")
+    return Text(", ").join(parts).append(f" ({kept} unchanged)" if kept else "" if after else " (unroutable)")
 
 
 def show_report(outcome: Report) -> None:
+    """Print the most important figures of a report."""
     show(
         f"{outcome.messages:,} messages, {outcome.deliveries:,} deliveries, {outcome.distinct_keys:,} keys; "
         f"{outcome.unroutable:,} unroutable, {outcome.malformed:,} malformed"
@@ -365,7 +422,7 @@ def show_report(outcome: Report) -> None:
     for volume in outcome.queues[:ROWS_SHOWN]:
         grid.add_row(volume.name, f"{volume.messages:,}", f"{volume.bytes:,}")
     show(grid)
-    grid = _grid("hottest keys", "messages")
+    grid = _grid("busiest keys", "messages")
     for key in outcome.keys[:ROWS_SHOWN]:
         grid.add_row(str(key.routing_key), f"{key.messages:,}")
     show(grid)
@@ -373,7 +430,7 @@ def show_report(outcome: Report) -> None:
         ("Unroutable keys", [f"{key.routing_key} ({key.messages:,})" for key in outcome.unroutable_keys]),
         ("Malformed", [f"{reason.name} ({reason.messages:,})" for reason in outcome.reasons]),
         ("Bindings that never matched", list(outcome.idle_bindings)),
-        ("Bindings that overlap", [f"{o.first} and {o.second} ({o.messages:,})" for o in outcome.overlaps]),
+        ("Overlapping bindings", [f"{o.first} and {o.second} ({o.messages:,})" for o in outcome.overlaps]),
     ):
         if names:
             more = f" and {len(names) - ROWS_SHOWN} more" if len(names) > ROWS_SHOWN else ""

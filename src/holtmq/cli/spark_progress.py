@@ -1,4 +1,4 @@
-"""A live bar for Spark's work: tasks done of those that are planned, on a terminal; nothing in a pipe."""
+"""A progress bar for Spark jobs: completed and planned tasks. It is shown on a terminal only."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ PERIOD_S = 0.2
 
 
 class SparkProgress:
-    """Looks at Spark's own counters from a thread, while the job runs in this one."""
+    """Reads Spark's counters in a background thread while the job runs in the calling one."""
 
     def __init__(self, spark: SparkSession, what: str) -> None:
         self._tracker = spark.sparkContext.statusTracker()
@@ -38,8 +38,8 @@ class SparkProgress:
         self._thread = threading.Thread(target=self._watch, name="progress", daemon=True)
         self._seen: dict[int, tuple[int, int]] = {}
 
-    def tell(self, text: str) -> None:
-        """Say more than the tasks do."""
+    def describe(self, text: str) -> None:
+        """Show a text beside the bar."""
         self._bar.update(self._task, description=f"{self._what}: {text}")
 
     def __enter__(self) -> SparkProgress:

@@ -1,6 +1,6 @@
-"""Two topologies over the same messages: what a change of bindings would have done to real traffic.
+"""compare(): two topologies applied to the same messages, to see what a change would do to real traffic.
 
-Messages are counted by signature; each signature is routed twice, on the executors; only counts come back.
+The executors count the messages by signature and route each signature with both topologies. Only counts reach the driver.
 """
 
 from __future__ import annotations
@@ -15,8 +15,9 @@ from pyspark.sql import functions as F
 
 from holtmq.errors import HoltmqError
 from holtmq.routing import Router
-from holtmq.spark.messages import DEFAULT_COLUMNS, Columns, Matters, Signature
-from holtmq.spark.routes import NULL_EXCHANGE, NULL_KEY, PackedTopology, read_headers
+from holtmq.spark.deprecated_names import OldToJson
+from holtmq.spark.executor import NULL_EXCHANGE, NULL_KEY, PackedTopology
+from holtmq.spark.signature import DEFAULT_COLUMNS, Columns, RoutingInputs, Signature, read_headers
 from holtmq.topology import DEFAULT_VHOST, Topology
 
 KEYS_SHOWN = 50
@@ -28,7 +29,7 @@ ROUTED = (
 
 @dataclass(frozen=True, slots=True)
 class QueueChange:
-    """What one queue got, would get, and how many of these are gained or lost."""
+    """The number of messages that a queue receives before and after the change, and how many it gains and loses."""
 
     queue: str
     before: int
@@ -39,7 +40,7 @@ class QueueChange:
 
 @dataclass(frozen=True, slots=True)
 class KeyChange:
-    """A routing key whose messages would go elsewhere."""
+    """A routing key whose messages reach other queues after the change."""
 
     exchange: str | None
     routing_key: str | None
@@ -49,8 +50,11 @@ class KeyChange:
 
 
 @dataclass(frozen=True, slots=True)
-class Comparison:
-    """The outcome. A message is affected if the set of its queues changes, or whether a broker would take it at all."""
+class Comparison(OldToJson):
+    """The result of a comparison.
+
+    A message is affected if the set of its queues changes, or if only one of the topologies accepts it.
+    """
 
     messages: int
     affected: int
@@ -61,16 +65,16 @@ class Comparison:
     newly_refused: int
     keys_affected: int
     queues: tuple[QueueChange, ...]
-    """Those that gain or lose messages, most affected first."""
+    """Queues that gain or lose messages, most affected first."""
     keys: tuple[KeyChange, ...]
-    """Those with the most messages; there may be more."""
+    """The affected keys with the most messages; `keys_affected` counts all."""
 
     @property
     def share(self) -> float:
-        """The part of all messages that is affected, 0 to 1."""
+        """Affected messages as a fraction of all messages, from 0 to 1."""
         return self.affected / self.messages if self.messages else 0.0
 
-    def to_json(self) -> dict[str, Any]:
+    def to_dict(self) -> dict[str, Any]:
         return {**asdict(self), "share": self.share}
 
 
@@ -84,12 +88,26 @@ def compare(
     columns: Columns = DEFAULT_COLUMNS,
     keys_shown: int = KEYS_SHOWN,
 ) -> Comparison:
-    """What would change for these messages if `after` took the place of `before`. Runs the job."""
-    matters = Matters.to(Router(before, vhost), Router(after, vhost))
-    signature = Signature.of(messages, columns, exchange, matters._replace(keyless=frozenset()))  # keys are to be shown
+    """Return what would change for these messages if `after` replaced `before`. Runs the job.
+
+    The executors count and route the distinct signatures. The driver receives the totals, the affected queues, and the
+    `keys_shown` affected keys with the most messages.
+
+    Args:
+        messages: The messages of a batch DataFrame.
+        before: The current topology.
+        after: The changed topology.
+        vhost: The virtual host of both topologies.
+        exchange: The exchange of all messages (default: the exchange column).
+        columns: The names of the columns for routing key, exchange and headers.
+        keys_shown: The maximum number of keys in the result.
+    """
+    inputs = RoutingInputs.of(Router(before, vhost), Router(after, vhost))
+    # the result lists keys, so they are kept even where the exchange ignores them
+    signature = Signature.of(messages, columns, exchange, inputs._replace(keyless_exchanges=frozenset()))
     counted = count_signatures(messages, signature, exchange)
-    both = _Both(PackedTopology.of(before, vhost), PackedTopology.of(after, vhost))
-    routed = counted.mapInArrow(both.route_all, ROUTED).persist()
+    comparing = _ComparingTask(PackedTopology.of(before, vhost), PackedTopology.of(after, vhost))
+    routed = counted.mapInArrow(comparing.route_all, ROUTED).persist()
     try:
         return _summarise(routed, keys_shown)
     finally:
@@ -99,15 +117,15 @@ def compare(
 def count_signatures(
     messages: DataFrame, signature: Signature, exchange: str | None, *totals: Column, by: Sequence[Column] = ()
 ) -> DataFrame:
-    """How often each signature occurs: exchange, routing_key, headers (JSON text), messages, and other totals."""
+    """Count the messages of each signature. Return exchange, routing_key, headers (JSON text), messages, and the totals."""
     source = signature.exchange.column if signature.exchange else F.lit(exchange)
     headers = signature.headers.column if signature.headers else F.lit(None).cast("string")
     parts = [source.alias("exchange"), signature.routing_key.column.alias("routing_key"), headers.alias("headers")]
     return messages.groupBy(*by, *parts).agg(F.count("*").alias("messages"), *totals)
 
 
-class _Both:
-    """Routes counted signatures by two topologies. Runs on the executors."""
+class _ComparingTask:
+    """Routes counted signatures with two topologies. Runs on the executors."""
 
     def __init__(self, before: PackedTopology, after: PackedTopology) -> None:
         self._before = before
@@ -131,7 +149,7 @@ class _Both:
 
 
 def queues_of(router: Router, exchange: str | None, key: str | None, headers: str | None) -> tuple[tuple[str, ...], str | None]:
-    """Where a signature leads, or the reason why no broker would take it."""
+    """Return the queues of a signature, or none and the reason why no broker would accept it. Runs on the executors."""
     if key is None or exchange is None:
         return (), NULL_KEY if key is None else NULL_EXCHANGE
     try:
@@ -143,7 +161,7 @@ def queues_of(router: Router, exchange: str | None, key: str | None, headers: st
 def _summarise(routed: DataFrame, keys_shown: int) -> Comparison:
     gained, lost = F.array_except("after", "before"), F.array_except("before", "after")
     was_refused, is_refused = F.col("before_reason").isNotNull(), F.col("after_reason").isNotNull()
-    nowhere_before, nowhere_after = F.size("before") == 0, F.size("after") == 0
+    undelivered_before, undelivered_after = F.size("before") == 0, F.size("after") == 0
     is_affected = (F.size(gained) > 0) | (F.size(lost) > 0) | (was_refused != is_refused)
 
     def count(condition: Column) -> Column:
@@ -154,8 +172,8 @@ def _summarise(routed: DataFrame, keys_shown: int) -> Comparison:
         count(is_affected).alias("affected"),
         count(F.size(gained) > 0).alias("gaining"),
         count(F.size(lost) > 0).alias("losing"),
-        count(nowhere_after & ~nowhere_before & ~is_refused).alias("newly_unroutable"),
-        count(nowhere_before & ~nowhere_after).alias("newly_routable"),
+        count(undelivered_after & ~undelivered_before & ~is_refused).alias("newly_unroutable"),
+        count(undelivered_before & ~undelivered_after).alias("newly_routable"),
         count(is_refused & ~was_refused).alias("newly_refused"),
         F.count_distinct(F.when(is_affected, F.struct("exchange", "routing_key"))).alias("keys_affected"),
     ).collect()[0]

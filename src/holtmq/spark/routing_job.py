@@ -1,10 +1,10 @@
-"""The route job: files or a table in, deliveries out."""
+"""route_job(): files or a table in, deliveries out."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
-from typing import Any
+from typing import Any, Literal, TypeAlias
 
 import pyarrow as pa
 from pyspark.sql import DataFrame, Observation, SparkSession
@@ -26,24 +26,30 @@ from pyspark.sql.types import (
 
 from holtmq.errors import InvalidValueError
 from holtmq.routing import Router
-from holtmq.spark.deliveries import make_order, route
-from holtmq.spark.messages import DEFAULT_COLUMNS, Columns, Matters, Signature
-from holtmq.spark.parquet import Counts, Source, filesystem_of, located, route_files
-from holtmq.spark.routes import Unroutable
+from holtmq.spark.deliveries import make_spec, require_one_of, route
+from holtmq.spark.deprecated_names import OldToJson
+from holtmq.spark.executor import Unroutable
+from holtmq.spark.filesystems import filesystem_of, qualify
+from holtmq.spark.parquet import route_files
+from holtmq.spark.parquet_source import ParquetSource
+from holtmq.spark.routing_task import RouteCounts
+from holtmq.spark.signature import DEFAULT_COLUMNS, Columns, RoutingInputs, Signature
 from holtmq.topology import DEFAULT_VHOST, Topology
 
 PLAIN_TYPES = (BinaryType, BooleanType, DateType, NumericType, StringType, TimestampNTZType, TimestampType)
-MODES = ("error", "append", "overwrite", "ignore")
+WriteMode: TypeAlias = Literal["error", "append", "overwrite", "ignore"]
+MODES: tuple[WriteMode, ...] = ("error", "append", "overwrite", "ignore")
 
 
 @dataclass(frozen=True, slots=True)
-class RouteSummary:
-    """What the job did, and by which of its two ways."""
+class RouteSummary(OldToJson):
+    """The result of a routing job."""
 
-    counts: Counts
-    by: str
+    counts: RouteCounts
+    by: Literal["arrow", "spark"]
+    """Whether the tasks read and wrote the files themselves, or Spark did."""
 
-    def to_json(self) -> dict[str, Any]:
+    def to_dict(self) -> dict[str, Any]:
         return {**asdict(self.counts), "by": self.by}
 
 
@@ -56,7 +62,7 @@ def route_job(
     format: str = "parquet",  # noqa: A002  # Spark's own word
     target_format: str = "parquet",
     options: Mapping[str, str] | None = None,
-    mode: str = "error",
+    mode: WriteMode = "error",
     partition_by: Sequence[str] = (),
     vhost: str = DEFAULT_VHOST,
     exchange: str | None = None,
@@ -65,33 +71,55 @@ def route_job(
     settings: bool = False,
     bindings: bool = False,
 ) -> RouteSummary:
-    """Route all messages of `source` and write the deliveries to `target`, by queue if `partition_by` says so.
+    """Route all messages of `source` and write one row per delivery to `target`. Runs the job.
 
-    `format` is any that Spark reads, or "table" for the name of a table. From Parquet to Parquet, tasks read and write the
-    files themselves, which is faster than Spark's own way; where columns or file system do not allow it, Spark does it.
+    From Parquet to Parquet, the tasks on the executors read, route and write the files themselves, and the driver moves the
+    complete files into place. If types or file systems do not allow that, and for all other formats, Spark reads and writes,
+    and `route` routes.
+
+    Args:
+        spark: The session that runs the job.
+        source: The path, URI or table to read.
+        target: The path, URI or table to write.
+        topology: The exchanges, queues and bindings.
+        format: Any format that Spark reads, or "table".
+        target_format: Any format that Spark writes, or "table".
+        options: Options for Spark's reader.
+        mode: What to do if the target exists: "error", "append", "overwrite" or "ignore".
+        partition_by: Columns that name the folders of the output, such as `["queue"]`.
+        vhost: The virtual host of the topology.
+        exchange: The exchange of all messages (default: the exchange column).
+        columns: The names of the columns for routing key, exchange and headers.
+        unroutable: "keep", "drop" or return "only" messages that reach no queue.
+        settings: Whether to add the priority and time to live that bindings set.
+        bindings: Whether to add the bindings through which the message entered the queue.
     """
-    if mode not in MODES:
-        raise InvalidValueError(f"mode must be one of {', '.join(MODES)}, got {mode!r}")
+    require_one_of("mode", mode, MODES)
+    if isinstance(partition_by, str):
+        raise InvalidValueError(f"partition_by must be a sequence of column names such as ['queue'], got {partition_by!r}")
     if format != "table":
-        source = located(spark, source)
+        source = qualify(spark, source)
     if target_format != "table":
-        target = located(spark, target)
+        target = qualify(spark, target)
     messages = _read(spark, source, format, options or {})
-    asked = {"vhost": vhost, "exchange": exchange, "columns": columns, "unroutable": unroutable}
     if format == target_format == "parquet" and not options and mode != "ignore" and tuple(partition_by) in ((), ("queue",)):
         router = Router(topology, vhost)
-        matters = Matters.to(router)
-        signature = Signature.of(messages, columns, exchange, matters._replace(keyless=frozenset()))  # the tasks see to that
-        order = make_order(
-            topology, router, matters, signature, exchange, messages.columns, unroutable, settings=settings, bindings=bindings
+        inputs = RoutingInputs.of(router)
+        # the tasks themselves handle exchanges that ignore the key
+        signature = Signature.of(messages, columns, exchange, inputs._replace(keyless_exchanges=frozenset()))
+        spec = make_spec(
+            topology, router, inputs, signature, exchange, messages.columns, unroutable, settings=settings, bindings=bindings
         )
         files = _files(spark, source, target, messages, signature, columns)
         if files is not None:
             has_headers = columns.headers in messages.columns
-            order = replace(order, carried=tuple(files.schema.names), headers=columns.headers if has_headers else None)
-            counts = route_files(spark, files, target, order, mode=mode, by_queue=bool(partition_by))
+            spec = replace(spec, carried=tuple(files.schema.names), headers=columns.headers if has_headers else None)
+            counts = route_files(spark, files, target, spec, mode=mode, by_queue=bool(partition_by))
             return RouteSummary(counts, "arrow")
-    deliveries = route(messages, topology, settings=settings, bindings=bindings, **asked)  # type: ignore[arg-type]
+    deliveries = route(
+        messages, topology, vhost=vhost, exchange=exchange, columns=columns, unroutable=unroutable, settings=settings,
+        bindings=bindings,
+    )  # fmt: skip
     return RouteSummary(_write(messages, deliveries, target, target_format, mode, partition_by), "spark")
 
 
@@ -103,17 +131,16 @@ def _read(spark: SparkSession, source: str, format_: str, options: Mapping[str, 
 
 def _files(
     spark: SparkSession, source: str, target: str, messages: DataFrame, signature: Signature, columns: Columns
-) -> Source | None:
-    """The files, if tasks can read them: the signature is text, all types are Arrow's too, and so are the file systems."""
+) -> ParquetSource | None:
+    """Return the files if tasks can read them: the signature is text, and Arrow supports all types and the file systems."""
     parts = [part for part in (signature.routing_key, signature.exchange) if part is not None]
     has_text_headers = columns.headers not in messages.columns or isinstance(_type(messages, columns.headers), StringType)
     if not has_text_headers or any(part.is_added for part in parts) or not _is_plain(messages.schema):
         return None
     try:
         filesystem_of(target)
-        return Source.at(
-            source, to_arrow_schema(messages.schema, timezone="UTC"), least=2 * spark.sparkContext.defaultParallelism
-        )
+        schema = to_arrow_schema(messages.schema, timezone="UTC")
+        return ParquetSource.at(source, schema, min_splits=2 * spark.sparkContext.defaultParallelism)
     except (InvalidValueError, OSError, pa.ArrowException):
         return None
 
@@ -123,7 +150,7 @@ def _type(messages: DataFrame, name: str) -> DataType:
 
 
 def _is_plain(type_: DataType) -> bool:
-    """Whether Parquet, Arrow and Spark mean the same by values of this type."""
+    """Return whether values of this type mean the same in Parquet, Arrow and Spark."""
     match type_:
         case ArrayType(elementType=inner):
             return _is_plain(inner)
@@ -137,14 +164,14 @@ def _is_plain(type_: DataType) -> bool:
 
 def _write(
     messages: DataFrame, deliveries: DataFrame, target: str, format_: str, mode: str, partition_by: Sequence[str]
-) -> Counts:
-    """Write as Spark does, counting on the way."""
+) -> RouteCounts:
+    """Let Spark write the deliveries, and count them at the same time."""
     written = Observation()
-    is_nowhere, is_malformed = F.col("queue").isNull(), F.col("reason").isNotNull()
+    is_undelivered, is_malformed = F.col("queue").isNull(), F.col("reason").isNotNull()
     observed = deliveries.observe(
         written,
-        F.count(F.when(~is_nowhere, 1)).alias("deliveries"),
-        F.count(F.when(is_nowhere & ~is_malformed, 1)).alias("unroutable"),
+        F.count(F.when(~is_undelivered, 1)).alias("deliveries"),
+        F.count(F.when(is_undelivered & ~is_malformed, 1)).alias("unroutable"),
         F.count(F.when(is_malformed, 1)).alias("malformed"),
     )
     writer = observed.write.mode(mode).partitionBy(*partition_by)
@@ -152,4 +179,4 @@ def _write(
         writer.saveAsTable(target)
     else:
         writer.format(format_).save(target)
-    return Counts(messages.count(), **written.get)
+    return RouteCounts(messages.count(), **written.get)

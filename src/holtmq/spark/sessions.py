@@ -1,4 +1,7 @@
-"""A SparkSession that works: Java found or brought along, Arrow on, quiet, our code on the executors. Driver only."""
+"""session(): a SparkSession that is ready to use, with Java, Arrow, quiet logs, and this package on the executors.
+
+Runs on the driver.
+"""
 
 from __future__ import annotations
 
@@ -19,13 +22,13 @@ from holtmq.errors import InvalidValueError
 from holtmq.spark.java import java_home
 
 MASTER = re.compile(r"local|local(-cluster)?\[[\d*, ]+\]|yarn|[a-z0-9]+://.+")
-"""What Spark takes for one; of anything else its launcher would tell with a trace of Java's."""
+"""The masters that Spark accepts. For anything else, its launcher prints a Java stack trace."""
 DEFAULTS = {
     "spark.sql.execution.arrow.pyspark.enabled": "true",
-    "spark.sql.execution.arrow.maxRecordsPerBatch": "65536",  # messages are small, and a batch has a cost of its own
-    "spark.sql.execution.arrow.maxBytesPerBatch": "64MB",  # but where they are not, this counts
+    "spark.sql.execution.arrow.maxRecordsPerBatch": "65536",  # messages are small, and each batch has a fixed cost
+    "spark.sql.execution.arrow.maxBytesPerBatch": "64MB",  # the limit for large messages
     "spark.ui.showConsoleProgress": "false",
-    "spark.sql.session.timeZone": "UTC",  # a message's time is a moment; where it is read must not change its date
+    "spark.sql.session.timeZone": "UTC",  # the date of a message must not depend on where it is read
     "spark.sql.pyspark.jvmStacktrace.enabled": "false",
     "spark.sql.execution.pyspark.udf.simplifiedTraceback.enabled": "true",
 }
@@ -33,28 +36,32 @@ LOCAL_DEFAULTS = {
     "spark.ui.enabled": "false",
     "spark.driver.host": "127.0.0.1",
     "spark.driver.bindAddress": "127.0.0.1",
-    "spark.sql.shuffle.partitions": str(4 * (os.cpu_count() or 1)),  # Spark's own 200 are for clusters
-    "spark.driver.memory": "4g",  # driver and executors are one process here, and Spark's own 1 GB is little
+    "spark.sql.shuffle.partitions": str(4 * (os.cpu_count() or 1)),  # Spark's default of 200 is for clusters
+    "spark.driver.memory": "4g",  # driver and executors share one process, for which Spark's default of 1 GB is too small
 }
-"""On one machine nothing listens to the outside, and two jobs at a time do not quarrel over a port."""
+"""Settings for a local master: listen on loopback only, and avoid port conflicts between jobs."""
 
 
 def session(
     master: str | None = None, *, app_name: str = "holtmq", config: Mapping[str, Any] | None = None, quiet: bool = True
 ) -> SparkSession:
-    """The running session, or a new one; in either case one whose executors can import holtmq.
+    """Return the active session, or a new one. Its executors can import holtmq. Runs on the driver.
 
-    `master` is Spark's: `local[2]`, `spark://host:7077`, `yarn`, `k8s://…`; all cores of this machine unless it, or the
-    environment (spark-submit, a notebook), says otherwise. `config` goes to Spark as it is, and wins over our defaults.
+    Args:
+        master: Spark's master: `local[2]`, `spark://host:7077`, `yarn`, `k8s://…` (default: that of spark-submit or of the
+            environment variable SPARK_MASTER, otherwise all cores of this machine).
+        app_name: The name of the application.
+        config: Settings for Spark, which override our defaults.
+        quiet: Whether to turn off Spark's logs. Errors of jobs are raised as exceptions in any case.
     """
     if master is not None and not MASTER.fullmatch(master):
-        raise InvalidValueError(f"expected a master such as local[2], spark://host:7077, yarn or k8s://…, got {master!r}")
+        raise InvalidValueError(f"master must be one such as local[2], spark://host:7077, yarn or k8s://…, got {master!r}")
     running = SparkSession.getActiveSession()
     if running is not None:
         return _equip(running)
     settings = {**DEFAULTS, **(config or {})}
     builder = SparkSession.builder.appName(app_name)
-    if "PYSPARK_GATEWAY_PORT" in os.environ:  # spark-submit has started Java, and chosen the master
+    if "PYSPARK_GATEWAY_PORT" in os.environ:  # spark-submit has started Java and chosen the master
         return _equip(_configured(builder, settings).getOrCreate())
     master = master or os.environ.get("SPARK_MASTER") or "local[*]"
     if master.startswith("local"):
@@ -73,7 +80,7 @@ def _configured(builder: SparkSession.Builder, settings: Mapping[str, Any]) -> S
 
 
 def _equip(spark: SparkSession) -> SparkSession:
-    """Send our package to the executors, unless they are on this machine and import it as the driver does."""
+    """Send our package to the executors, unless the master is local and they can import it like the driver."""
     context = spark.sparkContext
     if not str(context.master).startswith("local[") and context.master != "local":
         package = _package()
@@ -83,7 +90,7 @@ def _equip(spark: SparkSession) -> SparkSession:
 
 
 def _package() -> Path:
-    """This package as a zip, as executors take it."""
+    """Return a zip file of this package, which executors can import."""
     root = Path(str(files("holtmq")))
     target = Path(tempfile.mkdtemp(prefix="holtmq-package-")) / "holtmq.zip"
     with zipfile.ZipFile(target, "w", zipfile.ZIP_DEFLATED) as archive:
@@ -99,7 +106,7 @@ def _log_settings() -> Path:
 
 @contextmanager
 def _environment(master: str | None) -> Iterator[None]:
-    """What Spark reads from the environment as it starts: our JAVA_HOME, and on this machine this very Python."""
+    """Set the environment that Spark reads at its start: JAVA_HOME and, for a local master, the Python interpreter."""
     changes = {"JAVA_HOME": str(java_home())}
     if master is None or master.startswith("local"):
         changes["PYSPARK_PYTHON"] = os.environ.get("PYSPARK_PYTHON", sys.executable)

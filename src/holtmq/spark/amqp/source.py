@@ -1,4 +1,4 @@
-"""The data source that `register` makes known to Spark as "amqp"."""
+"""The data source that `register` adds to Spark under the name "amqp"."""
 
 from __future__ import annotations
 
@@ -16,6 +16,8 @@ from holtmq.spark.amqp.writer import BatchWriter, StreamWriter
 
 
 class AmqpSource(DataSource):
+    """Readers and writers for an AMQP broker. Spark creates them on the driver and sends them to the executors."""
+
     @classmethod
     def name(cls) -> str:
         return "amqp"
@@ -31,7 +33,7 @@ class AmqpSource(DataSource):
 
     def writer(self, schema: StructType, overwrite: bool) -> Any:  # noqa: FBT001
         if overwrite:
-            raise InvalidValueError("what was published can't be overwritten: expected mode append, got overwrite")
+            raise InvalidValueError("published messages can't be overwritten: expected mode append, got overwrite")
         return BatchWriter(dict(self.options), schema)
 
     def streamWriter(self, schema: StructType, overwrite: bool) -> Any:  # noqa: FBT001, N802
@@ -39,10 +41,10 @@ class AmqpSource(DataSource):
 
 
 def register(spark: SparkSession) -> None:
-    """Make `format("amqp")` known: `spark.read`, `readStream`, `write` and `writeStream`.
+    """Add `format("amqp")` to `spark.read`, `readStream`, `write` and `writeStream`. Runs on the driver.
 
-    To write, Spark looks for the name in the session that is active in the calling thread, so that is made this one. In
-    another thread, call this again.
+    For a write, Spark looks up the format in the session that is active in the calling thread. This function therefore makes
+    `spark` the active session. Call it once in each thread that writes.
     """
     spark.dataSource.register(AmqpSource)
     java = spark.sparkContext._jvm

@@ -1,8 +1,9 @@
-"""The spool: what was received and is not committed, as numbered Arrow files that driver and executors both see.
+"""The spool: received messages that are not committed yet, as numbered Arrow files.
 
-A queue can't be read again from an offset, a file can. A segment is first written under a name of its own; it gets its
-number when a micro-batch takes it, and goes when that batch is committed. On this machine's disk a spool has one user at a
-time, by a lock that a process which is killed lets go of; other file systems leave that to whoever names the spool.
+A queue cannot be read again from an offset, but a file can. The driver writes a segment under a temporary name. The segment
+gets its number when a micro-batch includes it, the executors read it, and it is deleted when that batch is committed. On the
+local disk a lock ensures that a spool has one user at a time; the lock is released when its process is killed. On other file
+systems each stream must have a spool of its own.
 """
 
 from __future__ import annotations
@@ -18,73 +19,80 @@ import pyarrow as pa
 import pyarrow.fs as fs
 
 from holtmq.errors import HoltmqError
+from holtmq.spark.filesystems import exists, filesystem_of
 from holtmq.spark.locks import FolderLock
-from holtmq.spark.parquet import filesystem_of
 
 NUMBERED = re.compile(r"segment-(\d{12})\.arrow$")
 FRESH = re.compile(r"fresh-[^/]*\.arrow(\.part)?$")
 TAKEN = re.compile(r"taken-[^/]*\.arrow$")
-PASSING = "holtmq-spool-"
-"""How the folder of a stream begins that keeps nothing."""
-PATIENCE_S = 30.0
-"""So long a stream that was killed may take to let go of its spool."""
+TEMPORARY = "holtmq-spool-"
+"""Prefix of the folder of a stream that does not keep its spool."""
+LOCK_TIMEOUT_S = 30.0
+"""How long to wait for a killed stream to release its spool."""
 
 
 class SpoolError(HoltmqError):
-    """The spool does not hold what it should."""
+    """The spool is in use, or segments are missing."""
 
 
 class Spool:
+    """The spool in one folder. The driver writes it, the executors read it."""
+
     def __init__(self, uri: str) -> None:
         self._filesystem, self._path = filesystem_of(uri)
         self.uri = uri if "://" in uri else self._path  # executors may have another working directory
         self._lock = FolderLock(self._filesystem, self._path)
 
-    def hold(self) -> None:
-        """Make it, and be its only user from now on."""
+    def acquire(self) -> None:
+        """Create the folder and lock it. Raise SpoolError if another stream uses it."""
         self._filesystem.create_dir(self._path, recursive=True)
-        if not self._lock.take(PATIENCE_S):
-            raise SpoolError(f"the spool {self.uri} is in use: expected one that this stream has to itself")
+        if not self._lock.acquire(LOCK_TIMEOUT_S):
+            raise SpoolError(f"the spool {self.uri} is used by another stream: each stream needs a spool of its own")
 
     def release(self) -> None:
+        """Unlock the folder."""
         self._lock.release()
 
     @classmethod
-    def passing(cls, folder: str | None) -> Spool:
-        """One below the folder, or in a folder for temporary things, for a stream that needs it no longer than it runs."""
+    def temporary(cls, folder: str | None) -> Spool:
+        """Return a new spool below the folder, by default below the system's folder for temporary files.
+
+        It is for a stream that does not keep its spool. Abandoned spools of such streams are removed.
+        """
         parent = folder or tempfile.gettempdir()
-        with contextlib.suppress(OSError):  # others may tidy up as well, or it is another user's
-            for left in cls._left_in(parent):
-                left.remove()
-        return cls(f"{folder.rstrip('/')}/{PASSING}{uuid.uuid4()}" if folder else tempfile.mkdtemp(prefix=PASSING))
+        with contextlib.suppress(OSError):  # another process is removing it, or it belongs to another user
+            for abandoned in cls._abandoned(parent):
+                abandoned.remove()
+        return cls(f"{folder.rstrip('/')}/{TEMPORARY}{uuid.uuid4()}" if folder else tempfile.mkdtemp(prefix=TEMPORARY))
 
     @classmethod
-    def _left_in(cls, folder: str) -> Iterator[Spool]:
-        """Such spools of streams that are gone and could not tidy up."""
+    def _abandoned(cls, folder: str) -> Iterator[Spool]:
+        """Yield the temporary spools of streams that were killed."""
         filesystem, path = filesystem_of(folder)
         for info in filesystem.get_file_info(fs.FileSelector(path, allow_not_found=True)):
-            if info.type == fs.FileType.Directory and info.base_name.startswith(PASSING):
+            if info.type == fs.FileType.Directory and info.base_name.startswith(TEMPORARY):
                 spool = cls(f"{folder.rstrip('/')}/{info.base_name}")
-                if spool._lock.take_if_left():
+                if spool._lock.acquire_if_abandoned():
                     yield spool
 
     def remove(self) -> None:
+        """Delete the folder and all segments."""
         self._filesystem.delete_dir(self._path)
         self.release()
 
     def write(self, batch: pa.RecordBatch, order: int) -> str:
-        """A new segment, on disk when this returns; its name. `order` keeps segments of one receiver apart, oldest first."""
+        """Write a new segment and sync it to disk. Return its name. Names sort by `order`, oldest first."""
         name = f"{self._path}/fresh-{order:012}-{uuid.uuid4()}.arrow"
-        aside = name + ".part"
-        with self._filesystem.open_output_stream(aside) as stream, pa.ipc.new_file(stream, batch.schema) as writer:
+        partial = name + ".part"
+        with self._filesystem.open_output_stream(partial) as stream, pa.ipc.new_file(stream, batch.schema) as writer:
             writer.write_batch(batch)
-        self._sync(aside)
-        self._filesystem.move(aside, name)
+        self._sync(partial)
+        self._filesystem.move(partial, name)
         self._sync(self._path)
         return name
 
     def _sync(self, path: str) -> None:
-        """On this machine's disk for good; other file systems promise that when a file is closed."""
+        """Sync to the local disk. Other file systems guarantee durability when a file is closed."""
         if isinstance(self._filesystem, fs.LocalFileSystem):
             descriptor = os.open(path, os.O_RDONLY)
             try:
@@ -93,44 +101,53 @@ class Spool:
                 os.close(descriptor)
 
     def number(self, name: str, number: int) -> None:
+        """Give a segment its number."""
         if self.has(number):
-            raise SpoolError(f"segment {number} is in {self.uri} already: expected a spool that this stream has to itself")
+            raise SpoolError(f"the spool {self.uri} already has a segment {number}: each stream needs a spool of its own")
         self._filesystem.move(name, self._place(number))
-        self._sync(self._path)  # a segment without a number is thrown away after a crash, and this one may be acknowledged
+        self._sync(self._path)  # segments without a number are deleted after a crash; this one may be acknowledged already
 
     def has(self, number: int) -> bool:
-        return bool(self._filesystem.get_file_info(self._place(number)).type != fs.FileType.NotFound)
+        """Return whether there is a segment with this number."""
+        return exists(self._filesystem, self._place(number))
 
     def read(self, number: int) -> Iterator[pa.RecordBatch]:
+        """Yield the rows of a segment. Runs on the executors."""
         try:
             stream = self._filesystem.open_input_file(self._place(number))
         except FileNotFoundError as error:
-            message = f"segment {number} is not in {self.uri}: expected a spool that the driver and all executors can reach"
-            raise SpoolError(message) from error
+            raise SpoolError(
+                f"segment {number} was not found in the spool {self.uri}: the spool must be a folder that the driver "
+                "and all executors share"
+            ) from error
         with stream, pa.ipc.open_file(stream) as reader:
             for index in range(reader.num_record_batches):
                 yield reader.get_batch(index)
 
     def remove_up_to(self, number: int) -> None:
+        """Delete the segments up to this number, which are committed."""
         for name in self._names():
             found = NUMBERED.search(name)
             if found and int(found.group(1)) <= number:
                 self._filesystem.delete_file(name)
 
-    def take_back(self, last: int) -> list[tuple[str, int]]:
-        """Segments with a number beyond the last one that a batch has, for a crash came between the two: without a number
-        again, oldest first, with how many rows each has."""
+    def recover(self, last: int) -> list[tuple[str, int]]:
+        """Remove the numbers of segments after `last`. Return their names and row counts, oldest first.
+
+        After a crash, these segments are acknowledged, but Spark has not recorded a batch that includes them.
+        """
         for name in self._names():
             found = NUMBERED.search(name)
             if found and int(found.group(1)) > last:
                 self._filesystem.move(name, f"{self._path}/taken-{found.group(1)}.arrow")
         return [(name, self._rows(name)) for name in sorted(self._names()) if TAKEN.search(name)]
 
-    def forget(self, name: str) -> None:
+    def discard(self, name: str) -> None:
+        """Delete a segment that has no number."""
         self._filesystem.delete_file(name)
 
     def remove_fresh(self) -> None:
-        """Segments that never got a number go: their messages were not acknowledged, and come again."""
+        """Delete all segments that never got a number. Their messages are unacknowledged and will be redelivered."""
         for name in self._names():
             if FRESH.search(name):
                 self._filesystem.delete_file(name)

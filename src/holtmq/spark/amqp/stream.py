@@ -1,15 +1,16 @@
-"""Reading a queue for ever, or as far as it is filled now: micro-batches of the spool's segments.
+"""The stream reader: micro-batches of the segments of a spool.
 
-What each option promises (docs/pipeline.md, shown by tests/spark/test_guarantees.py):
+The guarantees of each option (docs/pipeline.md, tested by tests/spark/test_guarantees.py):
 
-- `ack=commit`: a message is acknowledged when its micro-batch is committed. After a crash the broker delivers again what
-  was not; the spool is thrown away. At least once.
-- `ack=spool`: a message is acknowledged when a micro-batch takes it and it is on disk in the spool, which must outlive the
-  process. After a crash the same segments make up the same batches: exactly once for a sink that takes a batch once, such as
+- `ack=commit`: a message is acknowledged when its micro-batch is committed. After a crash the spool is discarded, and the
+  broker redelivers all other messages. At least once.
+- `ack=spool`: a message is acknowledged when a micro-batch includes it and it is on disk in the spool, which must survive the
+  process. After a crash the same segments form the same batches. Exactly once for a sink that writes a batch once, such as
   files.
 
-Spark commits a batch to a source only when it plans the next one. So after the last message there is one more offset, with
-no messages behind it, for the sake of that commit. All but `read` runs on the driver, in one long-lived process.
+Spark commits a batch to a source only when it plans the next one. After the last message, the reader therefore returns one
+more offset without messages, which triggers that commit. `read` runs on the executors. Everything else runs on the driver, in
+one long-lived process.
 """
 
 from __future__ import annotations
@@ -26,25 +27,22 @@ from pyspark.sql.datasource import DataSourceStreamReader, InputPartition
 from pyspark.sql.streaming.datasource import ReadLimit, ReadMaxRows, SupportsTriggerAvailableNow
 
 from holtmq.errors import HoltmqError
-from holtmq.spark.amqp.batch import MOST_PREFETCH, ready_messages
-from holtmq.spark.amqp.options import STREAMING, Options
+from holtmq.spark.amqp.amqp_options import BrokerOptions, StreamOptions, require_known
+from holtmq.spark.amqp.batch import ready_messages
 from holtmq.spark.amqp.receiver import Receiver, Segment
 from holtmq.spark.amqp.spool import Spool, SpoolError
 
-PREFETCH = 50_000
-RECEIVERS = 2
-SEGMENT_ROWS = 10_000
 QUIET_S = 0.15
-"""A queue whose receivers all got nothing for this long may be empty: then the broker is asked."""
+"""When no receiver gets a message for this long, the queue may be empty, and the broker is asked."""
 PAUSE_S = 0.01
 
 
 class StreamError(HoltmqError):
-    """The stream can't go on."""
+    """A receiver failed, and the stream cannot continue."""
 
 
 class SegmentPartition(InputPartition):
-    """A segment, and where to find it: tasks have another instance of the reader."""
+    """A segment and its spool. Tasks have another instance of the reader."""
 
     def __init__(self, spool: str, number: int) -> None:
         super().__init__(number)
@@ -53,31 +51,30 @@ class SegmentPartition(InputPartition):
 
 
 class QueueStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
+    """Reads a queue as a stream. Spark calls `read` on the executors, and all other methods on the driver."""
+
     def __init__(self, options: dict[str, str]) -> None:
-        chosen = Options(options, STREAMING)
-        self._broker = chosen.broker()
-        self._queue = chosen.text("queue")
-        self._receiver_count = chosen.number("receivers", RECEIVERS, least=1)
-        self._prefetch = chosen.number("prefetch", PREFETCH, least=1, most=MOST_PREFETCH)
-        window = self._prefetch * self._receiver_count
-        self._most_rows = chosen.number("maxMessagesPerTrigger", max(1, window // 2), least=1)
-        self._segment_rows = min(chosen.number("segmentRows", SEGMENT_ROWS, least=1), self._most_rows)
-        self._keeps_spool = chosen.one_of("ack", "commit", "spool") == "spool"
-        self._spool_uri = chosen.text("spool") if self._keeps_spool else chosen.optional("spool")
+        require_known(options, BrokerOptions, StreamOptions)
+        self._broker = BrokerOptions.parse(options)
+        self._options = StreamOptions.parse(options)
+        prefetched = self._options.prefetch * self._options.receivers
+        self._max_rows = self._options.max_messages_per_trigger or max(1, prefetched // 2)
+        self._segment_rows = min(self._options.segment_rows, self._max_rows)
+        self._keeps_spool = self._options.ack == "spool"
         self._running: _Running | None = None
 
-    # Spark asks for these on the driver, always from one thread. The receivers start with the first question.
+    # Spark calls these on the driver, always from one thread. The first call to latestOffset starts the receivers.
 
     def initialOffset(self) -> dict[str, Any]:  # noqa: N802
         return {"segment": 0, "tick": 0}
 
     def getDefaultReadLimit(self) -> ReadLimit:  # noqa: N802
-        return ReadMaxRows(self._most_rows)
+        return ReadMaxRows(self._max_rows)
 
     def prepareForTriggerAvailableNow(self) -> None:  # noqa: N802
-        state = self._state()  # first: who had the spool before gives back what it holds
+        state = self._state()  # first: this waits until a previous user of the spool has ended and requeued its messages
         with self._broker.connect("holtmq.spark") as connection:
-            state.target = ready_messages(connection, self._queue)
+            state.target = ready_messages(connection, self._options.queue)
 
     def latestOffset(self, start: dict[str, Any], limit: ReadLimit) -> dict[str, Any]:  # noqa: N802
         state = self._state()
@@ -89,7 +86,7 @@ class QueueStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
                 for number, segment in enumerate(taken, start["segment"] + 1):
                     state.number(segment, number)
                 return {"segment": start["segment"] + len(taken), "tick": start["tick"]}
-            if state.numbered:  # Spark has planned them, and will commit them if there is something new
+            if state.numbered:  # planned by Spark, which commits them when the offset changes
                 return {"segment": start["segment"], "tick": start["tick"] + 1}
             if not state.expects_more():
                 return start
@@ -101,9 +98,12 @@ class QueueStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         there = [number for number in numbers if state.spool.has(number)]
         missing = [number for number in sorted({*numbers} - {*there}) if self._keeps_spool or number in state.numbered]
         if missing:
-            what = "and were acknowledged" if self._keeps_spool else "and are still needed"
-            raise SpoolError(f"segments {missing} of the spool {state.spool.uri} are gone, {what}")
-        return [SegmentPartition(state.spool.uri, number) for number in there]  # others were lost in a crash, and come again
+            what = "their messages are acknowledged and lost" if self._keeps_spool else "they are not committed yet"
+            raise SpoolError(
+                f"segments {missing} of the spool {state.spool.uri} are missing, and {what}: was the folder deleted?"
+            )
+        # segments that a crash has lost are not acknowledged: the broker redelivers their messages
+        return [SegmentPartition(state.spool.uri, number) for number in there]
 
     def commit(self, end: dict[str, Any]) -> None:
         self._state().commit(end["segment"])
@@ -112,7 +112,7 @@ class QueueStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         if self._running is not None:
             self._running.stop()
 
-    # And for this on the executors.
+    # Spark calls this on the executors.
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
         assert isinstance(partition, SegmentPartition)
@@ -124,38 +124,38 @@ class QueueStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
 
 
 class _Running:
-    """Receivers at work, and what they have received."""
+    """The running half of a reader: the receivers and their segments. Runs on the driver."""
 
     def __init__(self, reader: QueueStreamReader) -> None:
         self._reader = reader
         self._lock = threading.Lock()
         self._fresh: deque[Segment] = deque()
         self.numbered: dict[int, Segment] = {}
-        """Segments that a batch has taken and that are not committed."""
+        """Segments that belong to a batch and are not committed."""
         self.target: int | None = None
-        """How many messages there are to read in all; None for no end."""
+        """Total number of messages to read, or None for a stream without end."""
         self._taken = 0
         self._receivers: list[Receiver] = []
-        uri = reader._spool_uri
-        self.spool = Spool(uri) if uri is not None and reader._keeps_spool else Spool.passing(uri)
-        self.spool.hold()
+        uri = reader._options.spool
+        self.spool = Spool(uri) if uri is not None and reader._keeps_spool else Spool.temporary(uri)
+        self.spool.acquire()
         self._is_started = False
 
     def start(self, last: int) -> None:
-        """Start to receive; `last` is the segment up to which there are batches."""
+        """Start the receivers once. `last` is the last segment that Spark has recorded in a batch."""
         if self._is_started:
             return
         self._is_started = True
         reader = self._reader
         if reader._keeps_spool:
-            self._adopt(last)
+            self._recover(last)
         counter = itertools.count(time.time_ns() // 1000)
-        for _ in range(reader._receiver_count):
+        for _ in range(reader._options.receivers):
             receiver = Receiver(
                 lambda: reader._broker.connect("holtmq.spark"),
-                reader._queue,
+                reader._options.queue,
                 self.spool,
-                prefetch=reader._prefetch,
+                prefetch=reader._options.prefetch,
                 segment_rows=reader._segment_rows,
                 order=lambda: next(counter),
                 publish=self._add,
@@ -163,10 +163,10 @@ class _Running:
             receiver.start()
             self._receivers.append(receiver)
 
-    def _adopt(self, last: int) -> None:
-        """Take on segments that were acknowledged before this process started, and that no batch has."""
+    def _recover(self, last: int) -> None:
+        """Add the segments that an earlier process has acknowledged and that no batch includes."""
         self.spool.remove_fresh()
-        self._fresh.extend(Segment(name, rows, None, 0, 0) for name, rows in self.spool.take_back(last))
+        self._fresh.extend(Segment(name, rows, None, 0, 0) for name, rows in self.spool.recover(last))
         if self.target is not None:
             self.target += sum(segment.rows for segment in self._fresh)
 
@@ -175,7 +175,7 @@ class _Running:
             self._fresh.append(segment)
 
     def take(self, most: int | None) -> list[Segment]:
-        """The oldest segments, as many as the limit allows; at least one if there is one."""
+        """Remove and return the oldest segments with at most `most` rows, but at least one segment if there is any."""
         taken: list[Segment] = []
         rows = 0
         with self._lock:
@@ -190,21 +190,21 @@ class _Running:
         return taken
 
     def _drop_lost(self) -> None:
-        """Segments that were received on a connection which is lost were not acknowledged, and come again."""
+        """Discard segments of lost connections. Their messages are unacknowledged and will be redelivered."""
         lost = [segment for segment in self._fresh if segment.receiver is not None and not segment.receiver.has(segment)]
         for segment in lost:
             self._fresh.remove(segment)
-            self.spool.forget(segment.name)
+            self.spool.discard(segment.name)
 
     def number(self, segment: Segment, number: int) -> None:
-        """A batch has the segment from now on."""
+        """Record that a batch includes the segment."""
         self.spool.number(segment.name, number)
         self.numbered[number] = segment
         if self._reader._keeps_spool and segment.receiver is not None:
             segment.receiver.acknowledge(segment)
 
     def expects_more(self) -> bool:
-        """Whether to wait: on a stream that ends, until its end; on one that does not, Spark asks again by itself."""
+        """Return whether latestOffset should wait for messages: only if the stream has an end that is not reached yet."""
         for receiver in self._receivers:
             if receiver.error is not None:
                 raise StreamError(str(receiver.error)) from receiver.error
@@ -214,7 +214,7 @@ class _Running:
         if any(receiver.idle_since is None or now - receiver.idle_since < QUIET_S for receiver in self._receivers):
             return True
         with self._reader._broker.connect("holtmq.spark") as connection:
-            is_empty = not ready_messages(connection, self._reader._queue)
+            is_empty = not ready_messages(connection, self._reader._options.queue)
         return not (is_empty and not self._fresh)
 
     def commit(self, last: int) -> None:

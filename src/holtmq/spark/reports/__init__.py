@@ -1,4 +1,4 @@
-"""Reports over traffic: what was published, where it went, what nobody got, which bindings did nothing."""
+"""Traffic reports: what was published, which queues it reached, what was unroutable, which bindings never matched."""
 
 from holtmq.spark.reports.measure import report
 from holtmq.spark.reports.outcome import Report

@@ -1,4 +1,4 @@
-"""The measurements of a report: three passes over the columns that say where a message goes, and only counts come back."""
+"""report(): three passes over the columns of the signature. Only counts reach the driver."""
 
 from __future__ import annotations
 
@@ -16,9 +16,9 @@ from holtmq.errors import HoltmqError
 from holtmq.routing import Router
 from holtmq.spark.comparison import count_signatures
 from holtmq.spark.deliveries import route
-from holtmq.spark.messages import DEFAULT_COLUMNS, Columns, Matters, Signature
+from holtmq.spark.executor import NULL_EXCHANGE, NULL_KEY, PackedTopology, matched_bindings
 from holtmq.spark.reports.outcome import KeyVolume, Overlap, Report, Series, Volume
-from holtmq.spark.routes import NULL_EXCHANGE, NULL_KEY, PackedTopology, matched_bindings, read_headers
+from holtmq.spark.signature import DEFAULT_COLUMNS, Columns, RoutingInputs, Signature, read_headers
 from holtmq.spark.times import message_time
 from holtmq.topology import DEFAULT_VHOST, Topology
 
@@ -55,15 +55,29 @@ def report(
     body: str = "body",
     shown: int = SHOWN,
 ) -> Report:
-    """Measure these messages against this topology. Runs the jobs; `shown` is the length of the longest lists."""
+    """Measure the traffic of these messages under this topology. Runs the jobs.
+
+    The executors count and route the distinct signatures. The driver receives counts only. Rendering the result as HTML needs
+    jinja2.
+
+    Args:
+        messages: The messages of a batch DataFrame.
+        topology: The exchanges, queues and bindings.
+        title: The title of the report.
+        vhost: The virtual host of the topology.
+        exchange: The exchange of all messages (default: the exchange column).
+        columns: The names of the columns for routing key, exchange and headers.
+        body: The column that contains the body, for the number of bytes. It may be missing.
+        shown: The maximum length of the lists of keys, prefixes, reasons and overlaps.
+    """
     router = Router(topology, vhost)
-    matters = Matters.to(router)._replace(keyless=frozenset())  # keys are to be shown
-    signature = Signature.of(messages, columns, exchange, matters)
+    inputs = RoutingInputs.of(router)._replace(keyless_exchanges=frozenset())  # the report lists keys
+    signature = Signature.of(messages, columns, exchange, inputs)
     size = F.octet_length(messages[body]) if body in messages.columns else F.lit(0)
     total_bytes = F.coalesce(F.sum(size), F.lit(0)).cast("long")
     time = message_time(messages)
     counted = count_signatures(messages, signature, exchange, total_bytes.alias("bytes"))
-    routed = counted.mapInArrow(_Tracing(PackedTopology.of(topology, vhost)).route_all, ROUTED).persist()
+    routed = counted.mapInArrow(_TracingTask(PackedTopology.of(topology, vhost)).route_all, ROUTED).persist()
     try:
         totals = _totals(routed)
         first, last = _span(messages, time)
@@ -101,8 +115,8 @@ def report(
         routed.unpersist()
 
 
-class _Tracing:
-    """Routes counted signatures and notes which bindings they pass. Runs on the executors."""
+class _TracingTask:
+    """Routes counted signatures and records the bindings that they match. Runs on the executors."""
 
     def __init__(self, topology: PackedTopology) -> None:
         self._topology = topology
@@ -196,25 +210,25 @@ def _overlaps(routed: DataFrame, names: list[str], limit: int) -> tuple[Overlap,
 
 
 def _series(timed: DataFrame, topology: Topology, vhost: str, span_s: int, queues: list[str]) -> Series:
-    """Volumes over time. Of the queues only the largest are asked for, so that the outcome stays small."""
+    """Return the volumes over time, in total and for these queues."""
     timed = timed.persist()
     try:
-        in_all = timed.groupBy("start").agg(F.sum("messages").alias("messages")).collect()
+        totals = timed.groupBy("start").agg(F.sum("messages").alias("messages")).collect()
         deliveries = route(timed, topology, vhost=vhost, unroutable="drop", plan="arrow")
         wanted = deliveries.where(F.col("queue").isin(queues)).groupBy("start", "queue")
-        return _series_of(span_s, in_all, wanted.agg(F.sum("messages").alias("messages")).collect(), queues)
+        return _series_of(span_s, totals, wanted.agg(F.sum("messages").alias("messages")).collect(), queues)
     finally:
         timed.unpersist()
 
 
 def _fitting_span_s(first: datetime, last: datetime) -> int:
-    """The shortest span that leaves a chart readable."""
+    """Return the shortest span for which a chart is readable."""
     length_s = (last - first).total_seconds()
     return next((span for span in SPANS_S if length_s / span < MOST_SPANS), SPANS_S[-1])
 
 
-def _series_of(span_s: int, in_all: list[Row], by_queue: list[Row], queues: list[str]) -> Series:
-    messages = {int(row["start"]): row["messages"] for row in in_all if row["start"] is not None}
+def _series_of(span_s: int, totals: list[Row], by_queue: list[Row], queues: list[str]) -> Series:
+    messages = {int(row["start"]): row["messages"] for row in totals if row["start"] is not None}
     starts = tuple(range(min(messages), max(messages) + span_s, span_s))
     found = {(row["queue"], row["start"]): row["messages"] for row in by_queue}
     per_queue = {queue: tuple(found.get((queue, start), 0) for start in starts) for queue in queues}

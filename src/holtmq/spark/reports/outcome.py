@@ -1,4 +1,4 @@
-"""What a report says, as values: for JSON, for the page, for the terminal."""
+"""The contents of a report as values, for JSON, the HTML page and the terminal."""
 
 from __future__ import annotations
 
@@ -7,10 +7,12 @@ from datetime import datetime
 from pathlib import Path
 from typing import Any
 
+from holtmq.spark.deprecated_names import OldToJson
+
 
 @dataclass(frozen=True, slots=True)
 class Volume:
-    """So many messages, and the bytes of their bodies, under a name."""
+    """The number of messages, and of bytes in their bodies, of something with a name."""
 
     name: str
     messages: int
@@ -19,6 +21,8 @@ class Volume:
 
 @dataclass(frozen=True, slots=True)
 class KeyVolume:
+    """The volume of a routing key, and the queues that it reaches."""
+
     exchange: str | None
     routing_key: str | None
     messages: int
@@ -28,7 +32,7 @@ class KeyVolume:
 
 @dataclass(frozen=True, slots=True)
 class Overlap:
-    """Two bindings of one exchange that bring the same messages to the same destination."""
+    """Two bindings of an exchange that route the same messages to the same destination."""
 
     first: str
     second: str
@@ -37,7 +41,7 @@ class Overlap:
 
 @dataclass(frozen=True, slots=True)
 class Series:
-    """Volumes over time: how many messages in each span, in all and for the largest queues."""
+    """Volumes over time: the number of messages in each span, in total and for the largest queues."""
 
     span_s: int
     starts: tuple[int, ...]
@@ -47,7 +51,9 @@ class Series:
 
 
 @dataclass(frozen=True, slots=True)
-class Report:
+class Report(OldToJson):
+    """A traffic report. All of it is on the driver."""
+
     title: str
     created_at: datetime
     messages: int
@@ -67,12 +73,12 @@ class Report:
     reasons: tuple[Volume, ...]
     """Why messages are malformed."""
     bindings: tuple[Volume, ...]
-    """Those that matched something, busiest first."""
+    """Bindings that matched at least one message, busiest first."""
     idle_bindings: tuple[str, ...]
     overlaps: tuple[Overlap, ...]
     idle_queues: tuple[str, ...]
 
-    def to_json(self) -> dict[str, Any]:
+    def to_dict(self) -> dict[str, Any]:
         fields = asdict(self)
         for name in ("created_at", "first", "last"):
             moment = fields[name]
@@ -80,10 +86,11 @@ class Report:
         return fields
 
     def to_html(self) -> str:
-        """A page of its own: nothing is loaded from anywhere."""
+        """Return the report as a self-contained HTML page. Needs jinja2."""
         from holtmq.spark.reports.page import render
 
         return render(self)
 
     def write_html(self, path: str | Path) -> None:
+        """Write the report to a file as a self-contained HTML page. Needs jinja2."""
         Path(path).write_text(self.to_html(), encoding="utf-8")

@@ -1,18 +1,28 @@
-"""The report as one HTML page, with its styles, its script and its data inside."""
+"""A report as one HTML page that includes its styles, scripts and data. The only module that needs jinja2."""
 
 from __future__ import annotations
 
 import json
 from importlib.resources import files
 
-from jinja2 import Environment, StrictUndefined
-
+from holtmq.errors import HoltmqError
 from holtmq.spark.reports.outcome import Report
 
 UNITS = ("B", "KiB", "MiB", "GiB", "TiB", "PiB")
 
 
+class MissingPackageError(HoltmqError):
+    """A package that is needed to render a report is not installed."""
+
+
 def render(report: Report) -> str:
+    """Return the report as HTML. Runs on the driver. Raise MissingPackageError if jinja2 is not installed."""
+    try:
+        from jinja2 import Environment, StrictUndefined
+    except ImportError as error:
+        raise MissingPackageError(
+            "a report as HTML needs the package jinja2, which is not installed: install it with pip install 'holtmq[spark]'"
+        ) from error
     folder = files("holtmq.spark.reports")
     environment = Environment(autoescape=True, undefined=StrictUndefined, trim_blocks=True, lstrip_blocks=True)
     environment.filters.update(count=count, size=size, share=share)
@@ -20,18 +30,19 @@ def render(report: Report) -> str:
     vendor = folder / "vendor" / "uplot"
     return template.render(
         report=report,
-        series=json.dumps(report.to_json()["series"]).replace("<", "\\u003c"),
+        series=json.dumps(report.to_dict()["series"]).replace("<", "\\u003c"),
         plot_script=(vendor / "uPlot.iife.min.js").read_text(encoding="utf-8"),
         plot_style=(vendor / "uPlot.min.css").read_text(encoding="utf-8"),
     )
 
 
 def count(number: int) -> str:
+    """Format a number with thousands separators."""
     return f"{number:,}"
 
 
 def size(number: float) -> str:
-    """Bytes as people read them: 1.4 GiB."""
+    """Format a number of bytes with a unit: 1.4 GiB."""
     for unit in UNITS:
         if number < 1024 or unit == UNITS[-1]:
             return f"{number:,.0f} {unit}" if unit == "B" else f"{number:,.1f} {unit}"
@@ -40,6 +51,6 @@ def size(number: float) -> str:
 
 
 def share(part: int, whole: int) -> str:
-    """As a percentage; small but not nothing shows as such."""
+    """Format a share as a percentage. Values between 0 and 0.1 % are shown as < 0.1 %."""
     percent = 100 * part / whole if whole else 0.0
     return "< 0.1 %" if 0 < percent < 0.1 else f"{percent:.1f} %"

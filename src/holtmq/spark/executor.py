@@ -1,7 +1,10 @@
-"""Batches of signatures in, deliveries out: the one Router at work on Arrow data. Runs on the executors.
+"""What runs on the executors: batches of messages in, batches of deliveries out, routed by the same Router as the broker's.
 
-Each distinct signature of a batch is routed once; how often each of its rows then appears, and with which queue, is
-arithmetic on whole columns. A row that can't be routed by anyone comes out as well, with the reason.
+The router sees each distinct signature of a batch once. Repeating each message for its queues is then arithmetic on whole
+columns. A message that no broker would accept is part of the output too, with the reason.
+
+An executor imports this module, `key_classes` and `signature`, and for the Parquet job `routing_task`. None of them imports
+the AMQP source, the client or the embedded queue.
 """
 
 from __future__ import annotations
@@ -20,32 +23,29 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from holtmq.allocator import nothing_collected
-from holtmq.errors import HoltmqError, InvalidValueError
+from holtmq.errors import HoltmqError
 from holtmq.routing import Route, Router
 from holtmq.routing.route import Entry
 from holtmq.routing.router import routing_keys
 from holtmq.spark.key_classes import Integers, KeyClasses
-from holtmq.spark.messages import Matters
-from holtmq.table import SHORT_STRING_BYTES, FieldValue, describe
-from holtmq.table_json import from_json
+from holtmq.spark.signature import RoutingInputs, SignatureValue, read_headers
+from holtmq.table import SHORT_STRING_BYTES, FieldValue
 from holtmq.topology import Binding, Topology
 
 Unroutable: TypeAlias = Literal["keep", "drop", "only"]
 UNROUTABLE: tuple[Unroutable, ...] = ("keep", "drop", "only")
-SignatureValue: TypeAlias = tuple[str | None, str | None, str | None]
-"""Exchange, routing key, and the headers as JSON text."""
 CLASSES_FROM = 1_000
-"""With fewer distinct keys in a batch it is not worth while to look for those that are alike."""
+"""Number of distinct keys in a batch from which grouping equivalent keys pays off."""
 SIGNATURES_KEPT = 200_000
-"""Memory is bounded whatever keys come: when there are more, all are forgotten."""
+"""Maximum number of cached signatures. The cache is cleared when it exceeds this, which bounds its memory."""
 ROUTERS_KEPT = 4
-"""Routers that a worker process keeps from one task to the next: building one costs some 10 µs a binding."""
+"""Number of routers that a worker process keeps between tasks. Building one costs about 10 µs per binding."""
 NULL_KEY = "the routing key is null"
 NULL_EXCHANGE = "the exchange is null"
 
 
 class PackedTopology(NamedTuple):
-    """A topology on its way to the executors: small, and told apart from others without being unpacked."""
+    """A topology as it is sent to the executors: compressed, with a digest that identifies it without unpacking."""
 
     packed: bytes
     digest: bytes
@@ -53,16 +53,18 @@ class PackedTopology(NamedTuple):
 
     @classmethod
     def of(cls, topology: Topology, vhost: str) -> PackedTopology:
+        """Pack a topology. Runs on the driver."""
         with nothing_collected():
             packed = zlib.compress(pickle.dumps(topology), 1)
         return cls(packed, blake2b(packed, digest_size=16).digest(), vhost)
 
     def router(self) -> Router:
+        """Return the router of this topology, which each worker process builds once. Runs on the executors."""
         return _unpack(_ByDigest(self))
 
 
 class _ByDigest:
-    """Hashes by digest alone, so that the cache of routers need not look at megabytes."""
+    """A cache key that hashes the digest only, not megabytes of packed topology."""
 
     def __init__(self, topology: PackedTopology) -> None:
         self.topology = topology
@@ -82,48 +84,51 @@ def _unpack(wanted: _ByDigest) -> Router:
 
 
 @dataclass(frozen=True, slots=True)
-class Order:
-    """What is asked for: which topology, where in a batch the signature is, and which columns to add."""
+class RoutingSpec:
+    """What an executor does with each batch: the topology, the columns of the signature, and the columns to add.
+
+    Created on the driver, pickled with the tasks, used on the executors.
+    """
 
     topology: PackedTopology
     routing_key: str
     exchange_column: str | None
     exchange: str | None
     headers: str | None
-    """The column with the headers as JSON text."""
-    matters: Matters
-    """If no headers do, all that counts of them is whether they add keys, or can't be read."""
+    """Name of the column that contains the headers as JSON text."""
+    inputs: RoutingInputs
+    """If no binding reads headers, they still matter when they add routing keys or cannot be parsed."""
     carried: tuple[str, ...]
-    """The columns that come out again, in this order."""
+    """Input columns that are copied to the output, in output order."""
     unroutable: Unroutable = "keep"
     settings: bool = False
     bindings: bool = False
 
     def route_all(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-        """The deliveries of a partition: what Spark calls on the executors."""
-        outcomes = Outcomes.kept_for(self)
+        """Yield the deliveries of a partition. Spark calls this on the executors, once per task."""
+        routes = RouteCache.shared(self)
         for batch in batches:
-            yield from self.route(outcomes, batch)
+            yield from self.route(routes, batch)
 
-    def route(self, outcomes: Outcomes, batch: pa.RecordBatch) -> Iterator[pa.RecordBatch]:
-        """The deliveries of a batch of messages: the columns that are carried, then those that say where to.
+    def route(self, routes: RouteCache, batch: pa.RecordBatch) -> Iterator[pa.RecordBatch]:
+        """Yield the deliveries of a batch of messages: the carried columns, then the added ones.
 
-        However many queues each reaches, no batch that comes out has more rows than the one that went in.
+        No output batch has more rows than the input batch, however many queues each message reaches.
         """
         if not batch.num_rows:
             return
-        signatures, of_row = self._signatures(outcomes, batch)
-        rows, at = outcomes.spread(signatures, of_row)
+        signatures, of_row = self._signatures(routes, batch)
+        rows, at = routes.spread(signatures, of_row)
         carried = batch.select(list(self.carried))
         names = [*self.carried, *self.added]
         for start in range(0, max(1, len(at)), batch.num_rows):
             piece = slice(start, start + batch.num_rows)
             taken = carried if rows is None else carried.take(pa.array(rows[piece]))
-            columns = [*taken.columns, *(column.take(pa.array(at[piece])) for column in outcomes.columns())]
+            columns = [*taken.columns, *(column.take(pa.array(at[piece])) for column in routes.columns())]
             yield pa.RecordBatch.from_arrays(columns, names=names)
 
-    def renamed(self, names: Mapping[str, str]) -> Order:
-        """The same for messages whose columns have other names."""
+    def renamed(self, names: Mapping[str, str]) -> RoutingSpec:
+        """Return the same specification for messages whose columns have other names."""
         return replace(
             self,
             routing_key=names[self.routing_key],
@@ -134,28 +139,29 @@ class Order:
 
     @property
     def added(self) -> list[str]:
+        """Names of the columns that routing adds, in output order."""
         names = ["queue", "reason"]
         names += ["binding_priority", "binding_ttl_ms"] if self.settings else []
         return names + (["bindings"] if self.bindings else [])
 
-    def _signatures(self, outcomes: Outcomes, batch: pa.RecordBatch) -> tuple[list[SignatureValue], Integers]:
-        """The distinct signatures of a batch, and for each row the number of its own."""
+    def _signatures(self, routes: RouteCache, batch: pa.RecordBatch) -> tuple[list[SignatureValue], Integers]:
+        """Return the distinct signatures of a batch, and for each row the index of its signature."""
         exchanges: list[str | None] = [self.exchange]
         headers: list[str | None] = [None]
         exchange_of_row = np.zeros(batch.num_rows, dtype=np.int64)
         if self.exchange_column is not None:
             exchanges, exchange_of_row = _distinct(batch.column(self.exchange_column))
         key_column = batch.column(self.routing_key)
-        if not self.matters.keyless.isdisjoint(exchanges):
-            is_keyless = np.array([exchange in self.matters.keyless for exchange in exchanges])[exchange_of_row]
+        if not self.inputs.keyless_exchanges.isdisjoint(exchanges):
+            is_keyless = np.array([exchange in self.inputs.keyless_exchanges for exchange in exchanges])[exchange_of_row]
             key_column = _without_keys(key_column, is_keyless)
-        keys, of_row = outcomes.distinct_keys(key_column)
+        keys, of_row = routes.distinct_keys(key_column)
         if self.exchange_column is None and self.headers is None:
             return [(self.exchange, key, None) for key in keys], of_row
         of_row = of_row * len(exchanges) + exchange_of_row
         if self.headers is not None:
             headers, headers_of_row = _distinct(batch.column(self.headers))
-            if not self.matters.headers:
+            if not self.inputs.header_names:
                 headers, headers_of_row = _without_plain(headers, headers_of_row)
             of_row = of_row * len(headers) + headers_of_row
         if len(exchanges) == len(headers) == 1:
@@ -170,27 +176,27 @@ class Order:
 
 
 def _distinct(column: pa.Array) -> tuple[list[Any], Integers]:
-    """The distinct values of a column, and for each row the number of its value; null is a value too."""
+    """Return the distinct values of a column as a list, and for each row the index of its value. Null counts as a value."""
     values, of_row = _encode(column)
     return values.to_pylist(), of_row
 
 
 def _without_keys(keys: pa.Array, is_keyless: Integers) -> pa.Array:
-    """The same with an empty key for messages to which theirs makes no difference; those that are no keys stay."""
+    """Replace the key by "" where the exchange ignores it. Invalid keys (null or too long) stay, to be reported."""
     texts = keys.dictionary_decode() if pa.types.is_dictionary(keys.type) else keys
-    is_fine = pc.less_equal(pc.binary_length(texts), SHORT_STRING_BYTES).fill_null(False)
-    return pc.if_else(pc.and_(pa.array(is_keyless), is_fine), pa.scalar("", texts.type), texts)
+    is_valid = pc.less_equal(pc.binary_length(texts), SHORT_STRING_BYTES).fill_null(False)
+    return pc.if_else(pc.and_(pa.array(is_keyless), is_valid), pa.scalar("", texts.type), texts)
 
 
 def _without_plain(headers: list[str | None], of_row: Integers) -> tuple[list[str | None], Integers]:
-    """The same with null for headers that make no difference."""
+    """Replace headers that cannot affect the route by null."""
     numbers: dict[str | None, int] = {}
     for_text = [numbers.setdefault(None if text is None or _is_plain(text) else text, len(numbers)) for text in headers]
     return list(numbers), np.array(for_text, dtype=np.int64)[of_row]
 
 
 def _is_plain(text: str) -> bool:
-    """Whether headers can be read and add no keys."""
+    """Return whether headers can be parsed and add no routing keys."""
     try:
         fields = json.loads(text)
     except (ValueError, RecursionError):
@@ -199,7 +205,7 @@ def _is_plain(text: str) -> bool:
 
 
 def _encode(column: pa.Array) -> tuple[pa.Array, Integers]:
-    """The distinct values, null last if there is one, and for each row the number of its value."""
+    """Return the distinct values, with null last if present, and for each row the index of its value."""
     encoded = column if pa.types.is_dictionary(column.type) else column.dictionary_encode()
     values, indices = encoded.dictionary, encoded.indices
     if indices.null_count:
@@ -208,44 +214,44 @@ def _encode(column: pa.Array) -> tuple[pa.Array, Integers]:
     return values, indices.to_numpy(zero_copy_only=False).astype(np.int64)
 
 
-class Outcomes:
-    """What becomes of each signature: its deliveries, or one row that says there is none. Kept from batch to batch.
+class RouteCache:
+    """The rows that each known signature expands to: its deliveries, or one row for an unroutable or malformed message.
 
-    Of an order it depends on the topology and on what is asked for, not on where the columns are.
+    A cache outlives a batch. It depends on the topology and the requested columns, not on the names of the input columns.
     """
 
-    def __init__(self, order: Order, router: Router) -> None:
-        self._order = order
+    def __init__(self, spec: RoutingSpec, router: Router) -> None:
+        self._spec = spec
         self._router = router
         self._classes: KeyClasses | None = None
         self._columns: list[pa.Array] | None = None
         self._forget()
 
     @classmethod
-    def kept_for(cls, order: Order) -> Outcomes:
-        """Those of this worker process for such an order: what one task found out, the next one knows."""
-        asked = (order.topology.digest, order.topology.vhost, order.unroutable, order.settings, order.bindings)
-        if asked not in _kept:
-            if len(_kept) >= ROUTERS_KEPT:
-                _kept.clear()
-            _kept[asked] = cls(order, order.topology.router())
-        return _kept[asked]
+    def shared(cls, spec: RoutingSpec) -> RouteCache:
+        """Return the cache that all tasks of this worker process share for such a specification."""
+        key = (spec.topology.digest, spec.topology.vhost, spec.unroutable, spec.settings, spec.bindings)
+        if key not in _shared:
+            if len(_shared) >= ROUTERS_KEPT:
+                _shared.clear()
+            _shared[key] = cls(spec, spec.topology.router())
+        return _shared[key]
 
     def distinct_keys(self, column: pa.Array) -> tuple[list[str | None], Integers]:
-        """Keys that stand for all keys of a column, and for each row the number of its own."""
+        """Return keys that represent all keys of a column, and for each row the index of its representative."""
         keys, of_row = _encode(column)
         has_null = bool(keys.null_count)
         if len(keys) < CLASSES_FROM or len(keys) * 4 < len(column) or (has_null and keys[-1].is_valid):
             return keys.to_pylist(), of_row
         self._classes = self._classes or KeyClasses(self._router)
-        stand_ins, of_key = self._classes.find(keys[:-1] if has_null else keys)
-        values = stand_ins.to_pylist()
+        representatives, of_key = self._classes.find(keys[:-1] if has_null else keys)
+        values = representatives.to_pylist()
         if has_null:
             values, of_key = [*values, None], np.append(of_key, len(values))
         return values, of_key[of_row]
 
     def spread(self, signatures: list[SignatureValue], of_row: Integers) -> tuple[Integers | None, Integers]:
-        """For each delivery the row that it repeats, None where all appear once; and the row of ours that says where to."""
+        """Return for each delivery the input row that it repeats (None if each row appears once), and its row in `columns`."""
         if len(self._known) > SIGNATURES_KEPT:
             self._forget()
         known = self._known
@@ -259,6 +265,7 @@ class Outcomes:
         return rows, np.arange(len(rows)) + np.repeat(starts - first, counts)
 
     def columns(self) -> list[pa.Array]:
+        """Return the added columns for all cached signatures."""
         if self._columns is None:
             self._columns = list(self._make_columns())
         return self._columns
@@ -274,14 +281,14 @@ class Outcomes:
     def _make_columns(self) -> Iterator[pa.Array]:
         yield pa.array(self._queues, pa.string())
         yield pa.array(self._reasons, pa.string())
-        if self._order.settings:
+        if self._spec.settings:
             yield pa.array([entry.priority for entry in self._entries], pa.int32())
             yield pa.array([entry.ttl_ms for entry in self._entries], pa.int64())
-        if self._order.bindings:
+        if self._spec.bindings:
             yield pa.array(self._bindings, pa.list_(pa.string()))
 
     def _add(self, signature: SignatureValue) -> tuple[int, int]:
-        """Note what becomes of a signature; where that starts, and the number of rows that each of its messages becomes."""
+        """Route a signature and append its rows. Return the index of the first one, and their number."""
         start = len(self._queues)
         self._add_deliveries(*signature)
         span = self._known[signature] = (start, len(self._queues) - start)
@@ -298,18 +305,18 @@ class Outcomes:
             return self._add_nothing(str(error))
         if not route.queues:
             return self._add_nothing(None)
-        if self._order.unroutable == "only":
+        if self._spec.unroutable == "only":
             return None
         self._queues += route.queues
         self._reasons += [None] * len(route.queues)
-        if self._order.settings:
+        if self._spec.settings:
             self._entries += [route.entries.get(queue, Entry()) for queue in route.queues]
-        if self._order.bindings:
+        if self._spec.bindings:
             self._bindings += self._bindings_into(route, exchange, key, headers)
         return None
 
     def _add_nothing(self, reason: str | None) -> None:
-        if reason is None and self._order.unroutable == "drop":
+        if reason is None and self._spec.unroutable == "drop":
             return
         self._queues.append(None)
         self._reasons.append(reason)
@@ -324,32 +331,10 @@ class Outcomes:
         return [sorted(names) for names in by_queue.values()]
 
 
-_kept: dict[tuple[object, ...], Outcomes] = {}
+_shared: dict[tuple[object, ...], RouteCache] = {}
 
 
 def matched_bindings(router: Router, exchange: str, key: str, headers: Mapping[str, FieldValue]) -> Collection[Binding]:
-    """Every binding that a message passes, from exchange to exchange and into its queues."""
+    """Return all bindings that a message matches on its way through the exchanges into its queues."""
     hops = router.walk(exchange, routing_keys(key, headers), headers)
     return [binding for hop in hops for binding in hop.matched]
-
-
-def read_headers(text: str) -> dict[str, FieldValue]:
-    """The headers that a JSON text stands for, in the notation of `table_json`."""
-    try:
-        fields = json.loads(text)
-    except (ValueError, RecursionError) as error:
-        raise InvalidValueError(f"headers: expected a JSON object, got {_shortened(text)} ({error})") from error
-    if fields is None:
-        return {}
-    if not isinstance(fields, dict):
-        raise InvalidValueError(f"headers: expected a JSON object, got {describe(fields)}")
-    if "{" in text[1:]:  # only then can there be a value in the notation of a type that JSON lacks
-        try:
-            return {name: from_json(value, f"headers.{name}") for name, value in fields.items()}
-        except RecursionError as error:
-            raise InvalidValueError(f"headers: nested too deep, {_shortened(text)}") from error
-    return fields
-
-
-def _shortened(text: str, length: int = 60) -> str:
-    return repr(text if len(text) <= length else text[:length] + "…")
