@@ -1,18 +1,63 @@
-"""The data pipeline on Apache Spark: the topology and the router of the broker, applied to any number of messages."""
+"""The data pipeline on Apache Spark: the topology and the router of the broker, applied to any number of messages.
 
-from holtmq.spark.amqp.source import register
-from holtmq.spark.archives import archive
-from holtmq.spark.compaction import compact
-from holtmq.spark.comparison import Comparison, compare
-from holtmq.spark.deliveries import route
-from holtmq.spark.publishing import publish
-from holtmq.spark.replays import MessageFilter, replay
-from holtmq.spark.reports import Report, report
-from holtmq.spark.routing_job import route_job
-from holtmq.spark.sessions import session
-from holtmq.spark.signature import Columns
+Names are imported when they are first used. A task that routes on an executor therefore imports neither the AMQP source nor
+the client.
+"""
+
+from __future__ import annotations
+
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from holtmq.spark.amqp.source import register
+    from holtmq.spark.archives import archive
+    from holtmq.spark.compaction import compact
+    from holtmq.spark.comparison import Comparison, compare
+    from holtmq.spark.deliveries import route
+    from holtmq.spark.publishing import publish
+    from holtmq.spark.replays import MessageFilter, replay
+    from holtmq.spark.reports import Report, report
+    from holtmq.spark.routing_job import route_job
+    from holtmq.spark.sessions import session
+    from holtmq.spark.signature import Columns
 
 __all__ = [
     "Columns", "Comparison", "MessageFilter", "Report", "archive", "compact", "compare", "publish", "register", "replay",
     "report", "route", "route_job", "session",
 ]  # fmt: skip
+_MODULES = {
+    "Columns": "signature",
+    "Comparison": "comparison",
+    "MessageFilter": "replays",
+    "Report": "reports",
+    "archive": "archives",
+    "compact": "compaction",
+    "compare": "comparison",
+    "publish": "publishing",
+    "register": "amqp.source",
+    "replay": "replays",
+    "report": "reports",
+    "route": "deliveries",
+    "route_job": "routing_job",
+    "session": "sessions",
+}
+_RENAMED = {"Choice": "MessageFilter"}
+"""Names of 0.1 that still work, with a DeprecationWarning."""
+
+
+def __getattr__(name: str) -> Any:
+    """Import a public name from its module when it is first used."""
+    if name in _RENAMED:
+        from holtmq.spark.deprecated_names import warn_renamed
+
+        warn_renamed(f"holtmq.spark.{name}", _RENAMED[name])
+        return __getattr__(_RENAMED[name])
+    if name not in _MODULES:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    found = globals()[name] = getattr(import_module(f"{__name__}.{_MODULES[name]}"), name)
+    return found
+
+
+def __dir__() -> list[str]:
+    return sorted({*globals(), *__all__})
