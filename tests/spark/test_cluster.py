@@ -1,4 +1,4 @@
-"""The same jobs on a real cluster: a master and two workers on loopback, one of which is killed in mid-job."""
+"""The jobs on a real cluster: a master and two workers on loopback, one of which is killed during a job."""
 
 from __future__ import annotations
 
@@ -17,22 +17,44 @@ import pyspark
 from holtmq.spark.java import java_home
 from tests.spark.cluster_job import MESSAGES
 from tests.spark.conftest import wait_until
+from tests.spark.light_environment import make_light_environment
 
 SPARK_CLASS = Path(pyspark.__file__).parent / "bin" / "spark-class"
-EXAMPLES = Path(__file__).parents[2] / "examples"
+ROOT = Path(__file__).parents[2]
+EXAMPLES = ROOT / "examples"
 START_TIMEOUT_S = 60.0
 JOB_TIMEOUT_S = 180.0
 EXPECTED = {"food": MESSAGES // 4, "all": MESSAGES}
+DRIVER = """
+from holtmq.errors import HoltmqError
+from holtmq.spark import Columns, compare, publish, register, replay, report, route, session
+from holtmq.topology import Binding, Exchange, Queue, Topology
+
+spark = session("local[1]", config={"spark.driver.memory": "1g"})
+register(spark)
+topology = Topology((Exchange("x", "topic"),), (Queue("q"),), (Binding("x", "q", "a.#"),))
+messages = spark.sql("select 'x' as exchange, 'a.b' as routing_key, 'body' as body")
+print([row.queue for row in route(messages, topology).collect()])
+print(compare(messages, topology, Topology(topology.exchanges, topology.queues, ())).losing)
+outcome = report(messages, topology)
+print(outcome.deliveries)
+try:
+    outcome.to_html()
+except HoltmqError as error:
+    print(error)
+spark.stop()
+"""
 
 
 def environment(**more: str) -> dict[str, str]:
     ours = {"JAVA_HOME": str(java_home()), "SPARK_LOCAL_IP": "127.0.0.1", "PYSPARK_PYTHON": sys.executable}
-    return {**os.environ, **ours, **more}
+    inherited = {name: value for name, value in os.environ.items() if name != "PYTHONPATH"}
+    return {**inherited, **ours, **more}
 
 
 @contextmanager
 def daemon(log: Path, *arguments: str) -> Iterator[subprocess.Popen[bytes]]:
-    """One of Spark's own servers, with the processes that it starts in a group of their own."""
+    """Run one of Spark's servers in a process group of its own."""
     with log.open("wb") as output:
         process = subprocess.Popen(
             [SPARK_CLASS, *arguments], stdout=output, stderr=output, env=environment(), start_new_session=True
@@ -44,7 +66,7 @@ def daemon(log: Path, *arguments: str) -> Iterator[subprocess.Popen[bytes]]:
 
 
 def kill(process: subprocess.Popen[bytes]) -> None:
-    """The process and all that it started: of a worker, its executors too."""
+    """Kill the process and all processes that it started, such as the executors of a worker."""
     with suppress(ProcessLookupError):
         os.killpg(process.pid, signal.SIGKILL)
     process.wait()
@@ -58,7 +80,7 @@ def free_port() -> int:
 
 @contextmanager
 def cluster(folder: Path) -> Iterator[tuple[str, list[subprocess.Popen[bytes]]]]:
-    """A master and two workers with one core each, on loopback; its address, and the workers."""
+    """Run a master and two workers with one core each on loopback. Yield the address and the workers."""
     port = free_port()
     url = f"spark://127.0.0.1:{port}"
     master = ["org.apache.spark.deploy.master.Master", "--host", "127.0.0.1", "--port", str(port), "--webui-port", "0"]
@@ -85,8 +107,8 @@ def cluster(folder: Path) -> Iterator[tuple[str, list[subprocess.Popen[bytes]]]]
         yield url, workers
 
 
-def start_job(master: str, folder: Path) -> subprocess.Popen[str]:
-    command = [sys.executable, "-m", "tests.spark.cluster_job", master, str(folder / "in"), str(folder / "out")]
+def start_job(master: str, folder: Path, *more: str) -> subprocess.Popen[str]:
+    command = [sys.executable, "-m", "tests.spark.cluster_job", master, str(folder / "in"), str(folder / "out"), *more]
     return subprocess.Popen(
         command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, env=environment(), start_new_session=True
     )
@@ -103,7 +125,7 @@ def result(job: subprocess.Popen[str]) -> dict[str, object]:
     return json.loads(output.splitlines()[-1])  # type: ignore[no-any-return]
 
 
-def test_a_worker_that_is_killed_in_mid_job_costs_no_rows(tmp_path: Path) -> None:
+def test_a_worker_that_is_killed_during_a_job_costs_no_rows(tmp_path: Path) -> None:
     with cluster(tmp_path) as (url, workers):
         job = start_job(url, tmp_path)
         assert job.stdout is not None
@@ -126,6 +148,25 @@ def test_local_cluster(tmp_path: Path) -> None:
     found = result(start_job("local-cluster[2,1,1024]", tmp_path))
     assert found["counts"] == found["files"] == EXPECTED
     assert all(str(path).endswith("holtmq.zip/holtmq/__init__.py") for path in found["paths"])  # type: ignore[attr-defined]
+
+
+def test_executors_need_nothing_but_pyspark_pandas_and_pyarrow(tmp_path: Path) -> None:
+    python = make_light_environment(tmp_path / "light")
+    found = result(start_job("local-cluster[2,1,1024]", tmp_path, str(python)))
+    assert found["importable"] == []
+    assert all(str(path).endswith("holtmq.zip/holtmq/__init__.py") for path in found["paths"])  # type: ignore[attr-defined]
+    assert found["counts"] == found["files"] == EXPECTED
+    assert found["job"]["by"] == "arrow"  # type: ignore[index]
+
+
+def test_the_driver_needs_nothing_but_pyspark_pandas_and_pyarrow_except_for_html(tmp_path: Path) -> None:
+    python = make_light_environment(tmp_path / "light")
+    light = environment(PYTHONPATH=str(ROOT / "src"), PYSPARK_PYTHON=str(python))
+    done = subprocess.run([python, "-c", DRIVER], capture_output=True, text=True, env=light, timeout=JOB_TIMEOUT_S)
+    assert done.returncode == 0, done.stderr
+    queues, losing, deliveries, error = done.stdout.splitlines()
+    assert (queues, losing, deliveries) == ("['q']", "1", "1")
+    assert "needs the package jinja2" in error
 
 
 def test_spark_submit(tmp_path: Path) -> None:

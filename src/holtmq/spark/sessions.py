@@ -69,7 +69,7 @@ def session(
     if quiet:
         options = settings.get("spark.driver.extraJavaOptions", "")
         settings["spark.driver.extraJavaOptions"] = f"-Dlog4j2.configurationFile=file:{_log_settings()} {options}".strip()
-    with _environment(master):
+    with _environment(master, settings.get("spark.pyspark.python")):
         return _equip(_configured(builder.master(master), settings).getOrCreate())
 
 
@@ -105,10 +105,16 @@ def _log_settings() -> Path:
 
 
 @contextmanager
-def _environment(master: str | None) -> Iterator[None]:
-    """Set the environment that Spark reads at its start: JAVA_HOME and, for a local master, the Python interpreter."""
+def _environment(master: str, executor_python: str | None) -> Iterator[None]:
+    """Set the environment that Spark reads at its start: JAVA_HOME and the Python of the executors.
+
+    The latter is that of the configuration; without one, it is this interpreter if the master is local. PySpark reads
+    `spark.pyspark.python` only in spark-submit, so it is passed on as an environment variable.
+    """
     changes = {"JAVA_HOME": str(java_home())}
-    if master is None or master.startswith("local"):
+    if executor_python is not None:
+        changes["PYSPARK_PYTHON"] = executor_python
+    elif master.startswith("local"):
         changes["PYSPARK_PYTHON"] = os.environ.get("PYSPARK_PYTHON", sys.executable)
     before = {name: os.environ.get(name) for name in changes}
     os.environ.update(changes)
