@@ -1,8 +1,8 @@
-"""The pipeline beside a Spark job that only copies, and beside plain pika loops: python -m benchmarks.pipeline [PART …]
+"""The pipeline compared with a Spark job that only copies, and with pika loops: python -m benchmarks.pipeline [PART …]
 
-Parts: route, bindings, headers, scaling, memory, naive, amqp; all of them unless told. Messages have the columns of an
-archive and bodies of 200 bytes, which do not compress well; each reaches one queue, so that copying and routing write as
-many rows. Each round runs everything once, one after the other; the fastest round counts.
+Parts: route, narrow, bindings, headers, scaling, memory, naive, amqp (default: all). Messages have the columns of an archive
+and bodies of 200 bytes that do not compress well. Each message reaches one queue, so copying and routing write the same number
+of rows. Each round runs everything once, one after the other. The fastest round counts.
 """
 
 from __future__ import annotations
@@ -41,19 +41,19 @@ PARTS = ("route", "narrow", "bindings", "headers", "scaling", "memory", "naive",
 
 
 def topics(count: int) -> Topology:
-    """So many patterns of three shapes; a key `shop.<n>.<item>` matches the one for its n."""
+    """Return a topology with `count` patterns of three shapes. A key `shop.<n>.<item>` matches the pattern for its n."""
     patterns = ((f"shop.{n}.#", f"shop.{n}.*", f"*.{n}.*")[n % 3] for n in range(count))
     bindings = tuple(Binding("shop", f"q{n % QUEUES}", pattern) for n, pattern in enumerate(patterns))
     return Topology((Exchange("shop", "topic"),), tuple(Queue(f"q{n}") for n in range(QUEUES)), bindings)
 
 
 def values_of(name: int) -> int:
-    """Of ten headers, the even ones have ten values and the odd ones twenty."""
+    """Return the number of values of a header: ten for even numbers, twenty for odd ones."""
     return 20 if name % 2 else 10
 
 
 def criteria() -> Topology:
-    """A thousand headers bindings: one for each pair of values of h0 and h1, of h2 and h3, and so on."""
+    """Return a topology with a thousand headers bindings: one per pair of values of h0 and h1, of h2 and h3, and so on."""
     pairs = [
         {f"h{even}": f"v{value}", f"h{even + 1}": f"v{other}"}
         for even in range(0, 10, 2)
@@ -65,8 +65,10 @@ def criteria() -> Topology:
 
 
 def make_messages(folder: Path, count: int, keys: int, *, headers: int = 0, is_narrow: bool = False) -> str:
-    """Messages with so many distinct keys, and sets of headers if any, in files as a Spark job would leave them. They have the
-    columns of an archive or, narrow ones, what is needed and no more."""
+    """Write messages with this many distinct keys and sets of headers, in files like those of a Spark job.
+
+    They have the columns of an archive or, if `is_narrow`, only the required ones. Return the folder.
+    """
     generator = np.random.default_rng(keys)
     texts_of_headers = np.array(header_texts(headers) if headers else [None])
     folder.mkdir()
@@ -98,7 +100,7 @@ def make_messages(folder: Path, count: int, keys: int, *, headers: int = 0, is_n
 
 
 def header_texts(kinds: int) -> list[str]:
-    """So many different ones, 120,000 at most: two names that one binding looks at and a third, so that just one matches."""
+    """Return this many distinct headers, at most 120,000: two names of one binding and a third one, so that one matches."""
     chooser = random.Random(kinds)
     found: dict[str, None] = {}
     while len(found) < kinds:
@@ -125,13 +127,13 @@ class Bench:
         self.rounds = rounds
 
     def rounds_of(self, **jobs: Callable[[str], object]) -> dict[str, float]:
-        """The seconds of each job; a job gets the path that it is to write to."""
+        """Run the jobs, each with the path to write to. Return the seconds of each."""
         best: dict[str, float] = {}
         for _ in range(self.rounds):
             for name, job in jobs.items():
                 target = self.folder / "out"
                 shutil.rmtree(target, ignore_errors=True)
-                os.sync()  # so that no job waits for what the one before left to the disk
+                os.sync()  # so that no job waits for the writes of the previous one
                 started = time.perf_counter()
                 job(str(target))
                 best[name] = min(best.get(name, 1e9), time.perf_counter() - started)
@@ -153,15 +155,15 @@ def bench_routes(bench: Bench, few: str, many: str) -> None:
     for keys, source in (("10,000", few), ("2,000,000", many)):
         times = bench.rounds_of(copy=bench.copy(source), route=bench.route(source, topology), job=bench.job(source, topology))
         for name, label in (("route", "route() on a DataFrame"), ("job", "the route job, Parquet to Parquet")):
-            tell(f"{label}, {keys} distinct keys", times[name], times["copy"])
+            print_row(f"{label}, {keys} distinct keys", times[name], times["copy"])
 
 
 def bench_bindings(bench: Bench, few: str) -> None:
     sizes = {f"n{count}": topics(count) for count in (1_000, 100_000)}
     routes = bench.rounds_of(**{name: bench.route(few, topology) for name, topology in sizes.items()})
     jobs = bench.rounds_of(**{name: bench.job(few, topology) for name, topology in sizes.items()})
-    tell("route(), 100,000 bindings / 1,000", routes["n100000"], routes["n1000"])
-    tell("the route job, 100,000 bindings / 1,000", jobs["n100000"], jobs["n1000"])
+    print_row("route(), 100,000 bindings / 1,000", routes["n100000"], routes["n1000"])
+    print_row("the route job, 100,000 bindings / 1,000", jobs["n100000"], jobs["n1000"])
 
 
 def bench_headers(bench: Bench, messages: int) -> None:
@@ -171,11 +173,11 @@ def bench_headers(bench: Bench, messages: int) -> None:
         times = bench.rounds_of(copy=bench.copy(source), route=bench.route(source, topology), job=bench.job(source, topology))
         shutil.rmtree(source)
         for name, label in (("route", "route()"), ("job", "the route job")):
-            tell(f"{label}, 1,000 headers bindings over 10 names, {kinds:,} sets of headers", times[name], times["copy"])
+            print_row(f"{label}, 1,000 headers bindings over 10 names, {kinds:,} sets of headers", times[name], times["copy"])
 
 
 def bench_naive(bench: Bench, few: str) -> None:
-    """The obvious solution: every message against every binding's regular expression."""
+    """The obvious solution: match every message with the regular expression of every binding."""
     topology = topics(NAIVE_BINDINGS)
     expressions = [(b.destination, _regular_expression(b.routing_key)) for b in topology.bindings]
     bindings = bench.spark.createDataFrame(expressions, "queue string, pattern string")
@@ -187,7 +189,7 @@ def bench_naive(bench: Bench, few: str) -> None:
         route=lambda target: route(messages, topology).write.parquet(target),
     )
     messages.unpersist()
-    tell(
+    print_row(
         f"cross join with regular expressions / route(), {NAIVE_MESSAGES:,} messages x {NAIVE_BINDINGS:,}",
         times["naive"],
         times["route"],
@@ -278,7 +280,7 @@ def pika_consume(url: str, count: int) -> None:
 
 
 def bench_scaling(folder: Path, few: str, rounds: int) -> None:
-    """From one core to two. A session of its own for each number of cores."""
+    """Compare one core with two, each in a session of its own."""
     topology = topics(10_000)
     times = {}
     for cores in (1, 2):
@@ -287,11 +289,11 @@ def bench_scaling(folder: Path, few: str, rounds: int) -> None:
         times[cores] = bench.rounds_of(route=bench.route(few, topology), job=bench.job(few, topology))
         spark.stop()
     for name, label in (("route", "route()"), ("job", "the route job")):
-        tell(f"{label}: one core / two", times[1][name], times[2][name])
+        print_row(f"{label}: one core / two", times[1][name], times[2][name])
 
 
 def bench_memory(folder: Path, messages: int) -> None:
-    """The most memory that each process has had after routing few messages, some, and many; in a fresh process each."""
+    """Print the peak memory of each process after routing few, some and many messages, each in a new process."""
     print("\n| memory after both, MiB | driver's Python | Java (heap 4 GB) | the largest Python worker |\n|---|---|---|---|")
     for count in (messages // 5, messages, messages * 4):
         source = make_messages(folder / f"memory-{count}", count, 2_000_000)
@@ -311,7 +313,7 @@ def _route_and_measure(source: str, target: str) -> tuple[int, int, int]:
 
 
 def memory_mib() -> tuple[int, int]:
-    """Of the Java process, and the most that a Python worker has."""
+    """Return the peak memory of the Java process and of the largest Python worker."""
     sizes = {"java": 0, "python": 0}
     for process in _descendants(os.getpid()):
         status = _status(process)
@@ -322,7 +324,7 @@ def memory_mib() -> tuple[int, int]:
 
 
 def _status(process: int | str) -> dict[str, str]:
-    """What Linux tells of a process. Its own getrusage counts what it had as a copy of the process that started it."""
+    """Return /proc/PID/status. getrusage would include the memory that a process had as a copy of its parent."""
     lines = (Path("/proc") / str(process) / "status").read_text().splitlines()
     return dict(line.split(":", 1) for line in lines)
 
@@ -338,19 +340,19 @@ def _descendants(process: int) -> Iterator[str]:
             yield from _descendants(int(child))
 
 
-def tell(label: str, ours: float, theirs: float) -> None:
+def print_row(label: str, ours: float, theirs: float) -> None:
     print(f"| {label} | {ours:.1f} s | {theirs:.1f} s | {ours / theirs:.2f} |", flush=True)
 
 
 def main() -> None:
     parser = argparse.ArgumentParser()
-    parser.add_argument("parts", nargs="*", default=PARTS, help=f"of {', '.join(PARTS)}")
+    parser.add_argument("parts", nargs="*", default=PARTS, help=f"some of {', '.join(PARTS)}")
     parser.add_argument("--messages", type=int, default=5_000_000)
     parser.add_argument("--rounds", type=int, default=ROUNDS)
     chosen = parser.parse_args()
     unknown = {*chosen.parts} - {*PARTS}
     if unknown:
-        sys.exit(f"expected parts of {', '.join(PARTS)}, got {', '.join(unknown)}")
+        sys.exit(f"unknown parts {', '.join(sorted(unknown))}: expected some of {', '.join(PARTS)}")
     with tempfile.TemporaryDirectory(prefix="holtmq-bench-") as name:
         run_parts(Path(name), chosen.parts, chosen.messages, chosen.rounds)
 

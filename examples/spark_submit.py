@@ -2,8 +2,8 @@
 
     spark-submit --master 'local[2]' examples/spark_submit.py out
 
-On a cluster the command is the same with another --master and a folder that all machines can reach; `session()` sends the
-package to the executors, which need only Python with pyarrow.
+On a cluster, use another --master and a folder that all machines share. `session()` sends the package to the executors, which
+need Python with pyspark, pandas and pyarrow only.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ TOPOLOGY = Topology(
 
 
 def main(target: str) -> None:
-    spark = session(app_name="route orders")  # the session that spark-submit has set up
+    spark = session(app_name="route orders")  # uses the session of spark-submit
     messages = spark.range(1000).selectExpr(
         "'orders' as exchange",
         "concat('orders.', if(id % 2 = 0, 'food.', 'toys.'), id) as routing_key",
