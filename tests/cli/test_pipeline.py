@@ -1,4 +1,4 @@
-"""holtmq pipeline: the commands, one after the other on the same messages."""
+"""holtmq pipeline: all commands in turn on the same messages."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ Run = Callable[..., str]
 
 @pytest.fixture
 def run(spark: SparkSession, capsys: pytest.CaptureFixture[str]) -> Run:
-    """Run a command in the session that the tests have, which it must leave alone; what it prints."""
+    """Run commands in the session of the tests, which they must not stop. Return what they print."""
 
     def run(*arguments: str, code: int = 0) -> str:
         assert main(["pipeline", *arguments]) == code
@@ -89,7 +89,7 @@ def test_a_queue_is_archived_reported_compared_routed_and_replayed(run: Run, tmp
         with Amqp(broker.port) as amqp:
             assert amqp.channel().count("all") == 50
             amqp.channel(2).delete("all")
-        printed = run("replay", stored, "--amqp-url", url, "--key", "orders.food", code=1)
+        printed = run("replay", stored, "--url", url, "--key", "orders.food", code=1)  # the old name of --amqp-url
         assert "50 of 50 messages reached no queue (the first: NO_ROUTE at exchange 'orders' with key 'orders.food')" in printed
 
 
@@ -103,7 +103,7 @@ def test_a_queue_is_archived_reported_compared_routed_and_replayed(run: Run, tmp
         (["report", "in", "--definitions", "/no/such"], "/no/such: No such file or directory"),
     ],
 )
-def test_bad_input_is_told_in_one_line(capsys: pytest.CaptureFixture[str], arguments: list[str], message: str) -> None:
+def test_an_error_is_one_line(capsys: pytest.CaptureFixture[str], arguments: list[str], message: str) -> None:
     assert main(["pipeline", *arguments]) != 0
     error = capsys.readouterr().err
     assert message in error
@@ -119,7 +119,7 @@ def test_without_spark_the_error_says_what_to_install(
     assert "the pipeline needs Spark: pip install 'holtmq[spark]'" in capsys.readouterr().err
 
 
-def test_of_sparks_errors_the_line_that_matters_is_told() -> None:
+def test_an_error_of_spark_is_reduced_to_the_line_with_the_cause() -> None:
     traceback = (
         "[PYTHON_EXCEPTION] An exception\n  File x\nholtmq.client.connection.RefusedError: no queue 'q'\n SQLSTATE: 38000"
     )
@@ -127,3 +127,10 @@ def test_of_sparks_errors_the_line_that_matters_is_told() -> None:
     assert summarise_spark_error("\n[PATH_NOT_FOUND] Path does not exist: file:/x. SQLSTATE: 42K03") == (
         "[PATH_NOT_FOUND] Path does not exist: file:/x. SQLSTATE: 42K03"
     )
+
+
+def test_help_shows_the_new_name_of_the_broker_option_only(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["pipeline", "archive", "--help"]) == 0
+    shown = capsys.readouterr().out
+    assert "--amqp-url URL" in shown
+    assert "--url" not in shown.replace("--amqp-url", "")

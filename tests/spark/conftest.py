@@ -17,14 +17,14 @@ from tests.server.process import broker_process
 
 @pytest.fixture(autouse=True)
 def _registered(request: pytest.FixtureRequest) -> None:
-    """Py4J may serve this thread by another one than before, which then knows of no active session."""
+    """Register the source again: Py4J may serve this thread with another one that has no active session."""
     if "spark" in request.fixturenames:
         register(request.getfixturevalue("spark"))
 
 
 @dataclass(frozen=True, slots=True)
 class LiveBroker:
-    """A broker that tests publish to and read from; `url` is what goes into the options."""
+    """A running broker."""
 
     name: str
     port: int
@@ -65,8 +65,8 @@ def amqp_options(live: LiveBroker, **more: object) -> dict[str, str]:
 
 
 def wait_until(holds: Callable[[], bool], timeout_s: float = 30.0) -> None:
-    """Wait for something that another process does."""
+    """Wait until another process has reached a state."""
     deadline = time.monotonic() + timeout_s
     while not holds():
-        assert time.monotonic() < deadline, "it did not come about in time"
+        assert time.monotonic() < deadline, f"the condition did not hold within {timeout_s} s"
         time.sleep(0.05)

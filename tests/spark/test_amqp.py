@@ -46,7 +46,7 @@ def write(rows: DataFrame, live: LiveBroker, **options: Any) -> None:
     rows.write.format("amqp").mode("append").options(**amqp_options(live, **options)).save()
 
 
-def test_all_of_a_message_is_in_its_row(spark: SparkSession, live: LiveBroker, channel: Channel, queue: str) -> None:
+def test_a_row_contains_the_whole_message(spark: SparkSession, live: LiveBroker, channel: Channel, queue: str) -> None:
     channel.put(queue, b'{"a": 1}', headers=HEADERS, **PROPERTIES)
     row = read(spark, live, queue=queue).collect()[0].asDict()
     assert {name: row[name] for name in PROPERTIES} == {**PROPERTIES, "timestamp": row["timestamp"]}
@@ -58,7 +58,7 @@ def test_all_of_a_message_is_in_its_row(spark: SparkSession, live: LiveBroker, c
     )
 
 
-def test_rows_that_were_read_are_published_as_they_were(
+def test_rows_that_were_read_are_published_unchanged(
     spark: SparkSession, live: LiveBroker, channel: Channel, queue: str
 ) -> None:
     channel.put(queue, b"\x00body", headers=HEADERS, **PROPERTIES)
@@ -75,7 +75,7 @@ def test_rows_that_were_read_are_published_as_they_were(
     assert sorted(after, key=str) == sorted([(before[0][0], b"\x00body"), ({"delivery_mode": 2}, b"")], key=str)
 
 
-def test_browsing_leaves_the_messages_and_a_limit_is_kept(
+def test_browsing_leaves_the_messages_and_respects_the_limit(
     spark: SparkSession, live: LiveBroker, channel: Channel, queue: str
 ) -> None:
     channel.put(queue, *(b"%d" % n for n in range(30)))
@@ -84,9 +84,7 @@ def test_browsing_leaves_the_messages_and_a_limit_is_kept(
     assert channel.count(queue) == 30
 
 
-def test_draining_takes_all_that_is_there_in_parallel(
-    spark: SparkSession, live: LiveBroker, channel: Channel, queue: str
-) -> None:
+def test_draining_reads_all_messages_in_parallel(spark: SparkSession, live: LiveBroker, channel: Channel, queue: str) -> None:
     channel.put(queue, *(b"%d" % n for n in range(2000)))
     rows = read(spark, live, queue=queue, mode="drain", partitions=3)
     taken = rows.select("body", F.spark_partition_id().alias("task")).collect()
@@ -96,13 +94,13 @@ def test_draining_takes_all_that_is_there_in_parallel(
     assert rows.count() == 0
 
 
-def test_draining_a_part_leaves_the_rest(spark: SparkSession, live: LiveBroker, channel: Channel, queue: str) -> None:
+def test_draining_with_a_limit_leaves_the_rest(spark: SparkSession, live: LiveBroker, channel: Channel, queue: str) -> None:
     channel.put(queue, *(b"%d" % n for n in range(100)))
     assert read(spark, live, queue=queue, mode="drain", limit=60).count() == 60
     assert channel.count(queue) == 40
 
 
-def test_a_task_that_is_cut_short_while_draining_gives_its_messages_back(
+def test_a_task_that_is_interrupted_while_draining_requeues_its_messages(
     live: LiveBroker, channel: Channel, queue: str
 ) -> None:
     channel.put(queue, *(b"%d" % n for n in range(12_000)))
@@ -140,7 +138,7 @@ def test_large_and_empty_bodies(spark: SparkSession, live: LiveBroker, channel: 
         ({"queue": "q", "passwordFile": "/no/such"}, "the password file '/no/such' cannot be read"),
     ],
 )
-def test_bad_options_are_told_in_words(spark: SparkSession, live: LiveBroker, options: dict[str, str], match: str) -> None:
+def test_an_error_names_the_wrong_option(spark: SparkSession, live: LiveBroker, options: dict[str, str], match: str) -> None:
     with pytest.raises(PySparkException, match=match):
         read(spark, live, **options).collect()
 
@@ -149,7 +147,7 @@ def rows_to(spark: SparkSession, *keys: str | None) -> DataFrame:
     return spark.createDataFrame([("", key, "text") for key in keys], "exchange string, routing_key string, body string")
 
 
-def test_messages_that_reach_no_queue_are_counted_and_told(
+def test_messages_that_reach_no_queue_are_counted_and_reported(
     spark: SparkSession, live: LiveBroker, channel: Channel, queue: str
 ) -> None:
     rows = rows_to(spark, queue, "nowhere", queue, "nowhere")
@@ -183,14 +181,14 @@ def test_headers_may_be_a_map_or_a_struct(spark: SparkSession, live: LiveBroker,
         ("exchange", "nothing", "no exchange 'nothing'"),
     ],
 )
-def test_rows_that_are_no_messages_fail_the_job_in_words(
+def test_rows_that_are_not_messages_fail_the_job_with_a_clear_error(
     spark: SparkSession, live: LiveBroker, queue: str, column: str, value: Any, match: str
 ) -> None:
     with pytest.raises(PySparkException, match=match):
         write(rows_to(spark, queue).withColumn(column, F.lit(value).cast("int" if isinstance(value, int) else "string")), live)
 
 
-def test_what_was_published_cannot_be_overwritten(spark: SparkSession) -> None:
+def test_published_messages_cannot_be_overwritten(spark: SparkSession) -> None:
     rows = spark.sql("select '' as exchange, 'q' as routing_key, 'm' as body")
     with pytest.raises(PySparkException, match="can't be overwritten: expected mode append, got overwrite"):
         rows.write.format("amqp").option("url", "amqp://127.0.0.1:1").mode("overwrite").save()
@@ -212,7 +210,7 @@ def test_publish_checks_its_options_before_the_job_starts(spark: SparkSession, o
         publish(rows_to(spark, "q"), **{"url": "amqp://127.0.0.1:1", **options})
 
 
-def test_tls_with_a_certificate_that_is_checked(spark: SparkSession, tmp_path: Path) -> None:
+def test_tls_verifies_the_certificate(spark: SparkSession, tmp_path: Path) -> None:
     authority = trustme.CA()
     authority.cert_pem.write_to_path(tmp_path / "ca.pem")
     issued = authority.issue_cert("127.0.0.1")
@@ -231,7 +229,7 @@ def test_tls_with_a_certificate_that_is_checked(spark: SparkSession, tmp_path: P
         assert source.count() == 2
 
 
-def test_a_broker_that_is_killed_and_comes_back_gets_all_messages(spark: SparkSession, tmp_path: Path) -> None:
+def test_a_broker_that_is_killed_and_restarted_gets_all_messages(spark: SparkSession, tmp_path: Path) -> None:
     with broker_process(tmp_path / "broker.db") as broker:
         with Amqp(broker.port) as amqp:
             amqp.channel().declare("q", durable=True)
@@ -254,6 +252,6 @@ def _count(port: int, queue: str) -> int:
         return amqp.channel().count(queue)
 
 
-def test_a_broker_that_stays_away_fails_the_job_after_the_retries(spark: SparkSession) -> None:
+def test_an_unreachable_broker_fails_the_job_after_the_retries(spark: SparkSession) -> None:
     with pytest.raises(PySparkException, match="1 messages are not confirmed after 1 retries: no broker at"):
         publish(rows_to(spark, "q"), url="amqp://127.0.0.1:1", retries=1)

@@ -1,4 +1,4 @@
-"""Messages as rows: what the source reads of the properties is what the codec of the broker reads."""
+"""Messages as rows: the source decodes properties like the codec of the broker."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ def test_properties_are_read_as_the_broker_reads_them(properties: dict[str, Any]
     assert {name: row[name] for name in NAMES if row[name] is not None} == expected
 
 
-def test_bytes_that_are_no_utf8_show_as_such_and_late_timestamps_are_left_out() -> None:
+def test_bytes_that_are_not_utf8_are_replaced_and_late_timestamps_are_null() -> None:
     raw = bytes.fromhex("0080") + b"\x02\xff\xfe"
     assert RowEncoder("q").encode([Delivery(1, True, "x", "k\udcff", raw, b"")]).to_pylist()[0]["message_id"] == "\ufffd\ufffd"
     late = encode_properties({"timestamp": 2**60})
@@ -50,8 +50,8 @@ def test_bytes_that_are_no_utf8_show_as_such_and_late_timestamps_are_left_out() 
     assert (row["timestamp"], row["routing_key"]) == (None, "k\ufffd")
 
 
-def test_headers_that_nobody_can_read_are_kept_and_sent_as_they_were() -> None:
-    table = b"\x02\xff\xfet\x01"  # a name that is no UTF-8
+def test_invalid_headers_are_kept_and_sent_unchanged() -> None:
+    table = b"\x02\xff\xfet\x01"  # a name that is not UTF-8
     raw = bytes.fromhex("2020") + len(table).to_bytes(4, "big") + table + b"\x03abc"
     row = RowEncoder("q").encode([Delivery(1, False, "x", "k", raw, b"")]).to_pylist()[0]
     assert row["type"] == "abc"
@@ -70,13 +70,13 @@ def test_headers_that_nobody_can_read_are_kept_and_sent_as_they_were() -> None:
         ("headers", VariantType(), "column 'headers' must be JSON text, a map or a struct, got type variant"),
     ],
 )
-def test_columns_of_another_type_are_refused(name: str, type_: DataType, match: str) -> None:
+def test_columns_of_the_wrong_type_are_refused(name: str, type_: DataType, match: str) -> None:
     types = {"exchange": StringType(), "routing_key": StringType(), "body": StringType(), name: type_}
     with pytest.raises(InvalidValueError, match=match):
         MessageEncoder(StructType([StructField(column, kind) for column, kind in types.items()]), None, persistent=True)
 
 
-def test_a_timestamp_without_a_zone_is_in_utc_wherever_it_is_sent(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_timestamp_without_a_zone_is_utc_on_every_executor(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("TZ", "Asia/Tokyo")
     time.tzset()
     try:
@@ -90,11 +90,11 @@ def test_a_timestamp_without_a_zone_is_in_utc_wherever_it_is_sent(monkeypatch: p
     assert Properties(sent.raw_properties).to_dict() == {"timestamp": datetime(2026, 1, 1, tzinfo=UTC)}
 
 
-def test_a_number_beyond_64_bits_is_told_with_the_key() -> None:
+def test_an_error_about_a_number_beyond_64_bits_names_the_key() -> None:
     row = {"exchange": "", "routing_key": "k", "body": b"", "headers": '{"n": 1180591620717411303424}'}
     with pytest.raises(InvalidValueError, match="a property of the message with key 'k' cannot be encoded"):
         list(MessageEncoder(SCHEMA, None, persistent=False).encode(pa.RecordBatch.from_pylist([row], ARROW_SCHEMA)))
 
 
-def test_no_deliveries_are_no_rows() -> None:
+def test_an_empty_list_of_deliveries_gives_no_rows() -> None:
     assert RowEncoder("q").encode([]).num_rows == 0

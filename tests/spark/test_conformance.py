@@ -35,7 +35,7 @@ def row(number: int, action: Publish) -> tuple[Any, ...]:
 
 
 def table_cases() -> Cases:
-    """Each publish of the table with the topology that it meets, and what must come of it."""
+    """Return each publish of the table with the topology at that time and the expected result."""
     cases: Cases = []
     for scenario in load():
         target = RouterTarget()
@@ -55,7 +55,7 @@ def by_topology(cases: Cases) -> dict[Topology, list[tuple[Publish, Outcome]]]:
 
 
 def outcomes(rows: list[Any], count: int) -> list[tuple[str, ...] | str]:
-    """For each message its queues, or the word malformed."""
+    """Return for each message its queues, or "malformed"."""
     queues: dict[int, list[str]] = {number: [] for number in range(count)}
     malformed = {row["number"] for row in rows if row["reason"] is not None}
     for row in rows:
@@ -69,7 +69,7 @@ def expected_outcomes(messages: list[tuple[Publish, Outcome]]) -> list[tuple[str
 
 
 @pytest.mark.parametrize("plan", ["join", "arrow"])
-def test_every_case_of_the_table_has_its_outcome_through_spark(spark: SparkSession, plan: Any) -> None:
+def test_every_case_of_the_table_has_the_same_result_in_spark(spark: SparkSession, plan: Any) -> None:
     topologies = list(by_topology(table_cases()).items())
     assert sum(len(messages) for _, messages in topologies) > 350
     some = topologies if plan == "arrow" else topologies[::6]  # a join runs more jobs, around the same routing
@@ -98,7 +98,7 @@ def test_random_topologies_and_messages_are_routed_as_by_the_router(
 
 
 def _played(history: list[Action]) -> tuple[Router, list[tuple[Publish, Outcome]]]:
-    """The topology at the end of a history, and what comes of its messages there."""
+    """Return the topology at the end of a history, and the result of routing its messages there."""
     target = RouterTarget()
     for action in history:
         target.apply(action)
@@ -107,8 +107,8 @@ def _played(history: list[Action]) -> tuple[Router, list[tuple[Publish, Outcome]
 
 @given(histories())
 @settings(max_examples=300, deadline=None)
-def test_batches_are_routed_as_by_the_router_whatever_is_asked_for(history: list[Action]) -> None:
-    """The part that runs on the executors, by itself: so quick that many topologies can be tried."""
+def test_batches_are_routed_as_by_the_router_with_all_options(history: list[Action]) -> None:
+    """Test the code of the executors without Spark, which is fast enough for many topologies."""
     router, messages = _played(history)
     fields = zip(*(row(number, action) for number, (action, _) in enumerate(messages)), strict=True)
     if not messages:
@@ -149,14 +149,14 @@ def _route(router: Router, exchange: str, key: str) -> object:
         return error.reply_code
 
 
-def test_words_that_no_pattern_names_make_no_difference() -> None:
+def test_words_that_no_pattern_contains_are_equivalent() -> None:
     router = Router(Topology((Exchange("x", "topic"),), (Queue("q"),), (Binding("x", "q", "spec.*.paid"),)))
     stand_ins, of_key = KeyClasses(router).find(pa.array([f"spec.{n}.paid" for n in range(1000)] + ["spec.1.paid.x", "a.b.c"]))
     assert sorted(stand_ins.to_pylist()) == ["?.?.?", "spec.?.paid", "spec.?.paid.?"]
     assert len(np.unique(of_key[:1000])) == 1
 
 
-def test_two_hashes_that_are_equal_by_chance_mislead_nobody() -> None:
+def test_a_collision_of_hashes_is_detected() -> None:
     router = Router(Topology((Exchange("x", "topic"),), (Queue("q"),), (Binding("x", "q", "a.b"),)))
     classes = KeyClasses(router)
     classes._word_codes[:] = 1
@@ -165,7 +165,7 @@ def test_two_hashes_that_are_equal_by_chance_mislead_nobody() -> None:
     assert [stand_ins[number].as_py() for number in of_key.tolist()] == keys.to_pylist()
 
 
-def test_signatures_beyond_the_limit_are_forgotten_and_routed_again(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_cache_is_cleared_when_it_exceeds_its_limit(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("holtmq.spark.executor.SIGNATURES_KEPT", 10)
     topology = Topology((Exchange("x", "topic"),), (Queue("q"),), (Binding("x", "q", "k.1#"), Binding("x", "q", "k.15")))
     spec = RoutingSpec(

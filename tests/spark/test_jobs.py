@@ -41,7 +41,7 @@ SHOP = Topology(
 
 @pytest.fixture(scope="module")
 def traffic(spark: SparkSession, tmp_path_factory: pytest.TempPathFactory) -> str:
-    """4,000 messages of two days in Parquet, in folders by day; some go nowhere, some are malformed."""
+    """Write 4,000 messages of two days as Parquet, in folders by day. Some are unroutable, some malformed."""
     folder = tmp_path_factory.mktemp("traffic")
     rows = spark.range(4000).selectExpr(
         "'orders' as exchange",
@@ -60,7 +60,7 @@ def multiset(rows: DataFrame) -> Counter[tuple[Any, ...]]:
     return Counter(tuple(map(str, row)) for row in rows.select(*sorted(rows.columns)).collect())
 
 
-def test_the_route_job_writes_what_route_gives(spark: SparkSession, traffic: str, tmp_path: Path) -> None:
+def test_the_route_job_writes_what_route_returns(spark: SparkSession, traffic: str, tmp_path: Path) -> None:
     expected = route(spark.read.parquet(traffic), SHOP)
     by_arrow = route_job(spark, traffic, str(tmp_path / "arrow"), SHOP)
     by_spark = route_job(spark, traffic, str(tmp_path / "spark"), SHOP, target_format="json")
@@ -95,7 +95,7 @@ def test_modes_of_writing(spark: SparkSession, traffic: str, tmp_path: Path) -> 
         route_job(spark, traffic, target, SHOP, mode="perhaps")  # type: ignore[arg-type]
 
 
-def test_a_failed_job_leaves_the_target_as_it_was(spark: SparkSession, traffic: str, tmp_path: Path) -> None:
+def test_a_failed_job_leaves_the_target_unchanged(spark: SparkSession, traffic: str, tmp_path: Path) -> None:
     target = str(tmp_path / "out")
     route_job(spark, traffic, target, SHOP)
     before = sorted(path.name for path in Path(target).iterdir())
@@ -110,7 +110,7 @@ def test_a_failed_job_leaves_the_target_as_it_was(spark: SparkSession, traffic: 
     assert sorted(path.name for path in Path(target).iterdir()) == before
 
 
-def test_a_folder_is_not_overwritten_with_what_is_read_from_it(spark: SparkSession, traffic: str, tmp_path: Path) -> None:
+def test_a_job_does_not_overwrite_its_own_input(spark: SparkSession, traffic: str, tmp_path: Path) -> None:
     before = sorted(Path(traffic).rglob("*"))
     (tmp_path / "another way").symlink_to(traffic)
     for target in (traffic, str(Path(traffic).parent), str(tmp_path / "another way")):
@@ -119,14 +119,14 @@ def test_a_folder_is_not_overwritten_with_what_is_read_from_it(spark: SparkSessi
     assert sorted(Path(traffic).rglob("*")) == before
 
 
-def test_messages_that_have_a_column_to_be_added_are_refused(spark: SparkSession, tmp_path: Path) -> None:
+def test_messages_that_already_have_an_added_column_are_refused(spark: SparkSession, tmp_path: Path) -> None:
     pq.write_table(pa.table({"exchange": ["orders"], "routing_key": ["a"], "Queue": ["q"]}), tmp_path / "in.parquet")
     with pytest.raises(InvalidValueError, match="the messages already have a column 'Queue', which routing adds"):
         route_job(spark, str(tmp_path / "in.parquet"), str(tmp_path / "out"), SHOP)
 
 
 @pytest.mark.parametrize("partition_by", [[], ["queue"]])
-def test_a_job_without_deliveries_leaves_columns_to_read(spark: SparkSession, tmp_path: Path, partition_by: list[str]) -> None:
+def test_a_job_without_deliveries_writes_a_schema(spark: SparkSession, tmp_path: Path, partition_by: list[str]) -> None:
     pq.write_table(pa.table({"exchange": ["orders"], "routing_key": ["orders.a"]}), tmp_path / "in.parquet")
     target = str(tmp_path / "out")
     route_job(spark, str(tmp_path / "in.parquet"), target, SHOP, unroutable="only", partition_by=partition_by)
@@ -151,7 +151,7 @@ def test_folders_are_named_as_spark_names_them(spark: SparkSession, tmp_path: Pa
     assert {row["queue"] for row in spark.read.parquet(str(tmp_path / "arrow")).collect()} == set(names)
 
 
-def test_paths_are_taken_for_what_spark_takes_them_for(spark: SparkSession, tmp_path: Path) -> None:
+def test_paths_mean_what_they_mean_to_spark(spark: SparkSession, tmp_path: Path) -> None:
     assert filesystem_of(f"file:{tmp_path}") == filesystem_of(f"file://{tmp_path}") == filesystem_of(str(tmp_path))
     with pytest.raises(InvalidValueError, match="Arrow cannot open the file system of 'dbfs:/x'"):
         filesystem_of("dbfs:/x")
@@ -165,7 +165,7 @@ def test_paths_are_taken_for_what_spark_takes_them_for(spark: SparkSession, tmp_
         settings.set("fs.defaultFS", "file:///")
 
 
-def test_batches_have_a_bounded_size_however_large_messages_are_and_however_far_they_spread(tmp_path: Path) -> None:
+def test_the_size_of_batches_is_bounded_for_large_messages_and_many_queues(tmp_path: Path) -> None:
     pq.write_table(pa.table({"body": [b"%07d" % n * 20_000 for n in range(1000)]}), tmp_path / "large.parquet")
     with pq.ParquetFile(tmp_path / "large.parquet") as file:
         assert _batch_rows(file.metadata, Split("", (0,), ())) == pytest.approx(64 * 1024 * 1024 / 140_000, rel=0.05)
@@ -180,8 +180,8 @@ def test_batches_have_a_bounded_size_however_large_messages_are_and_however_far_
     assert Counter(row["k"] for batch in routed for row in batch.to_pylist()) == {"a": 9, "b": 9, "c": 9}
 
 
-def test_a_task_that_runs_twice_is_there_once(spark: SparkSession, traffic: str, tmp_path: Path) -> None:
-    """As with speculation: both attempts write, and the driver puts in place what one of them tells of."""
+def test_a_task_that_runs_twice_writes_different_files(spark: SparkSession, traffic: str, tmp_path: Path) -> None:
+    """As with speculative execution: both attempts write, and the driver commits the files of one."""
     source = ParquetSource.at(traffic, pq.read_schema(next(Path(traffic).rglob("*.parquet"))), min_splits=1)
     spec = RoutingSpec(
         PackedTopology.of(SHOP, "/"),
@@ -216,7 +216,7 @@ def test_files_of_different_ages_have_different_columns(spark: SparkSession, tmp
     assert sorted(row["n"] or 0 for row in spark.read.parquet(str(tmp_path / "out")).collect()) == [0, 5]
 
 
-def test_headers_that_are_no_text_are_left_to_spark(spark: SparkSession, tmp_path: Path) -> None:
+def test_headers_that_are_not_text_are_routed_through_spark(spark: SparkSession, tmp_path: Path) -> None:
     rows = spark.sql("select 'orders' as exchange, 'k' as routing_key, map('vip', true) as headers")
     rows.write.parquet(str(tmp_path / "in"))
     summary = route_job(spark, str(tmp_path / "in"), str(tmp_path / "out"), SHOP)
@@ -253,7 +253,7 @@ def test_comparison_of_two_topologies(spark: SparkSession, traffic: str) -> None
     assert comparison.to_dict()["share"] == comparison.share == comparison.affected / 4000
 
 
-def test_a_comparison_tells_of_messages_that_would_be_refused(spark: SparkSession, traffic: str) -> None:
+def test_a_comparison_counts_messages_that_would_be_refused(spark: SparkSession, traffic: str) -> None:
     comparison = compare(spark.read.parquet(traffic), SHOP, Topology(SHOP.exchanges[1:], SHOP.queues, SHOP.bindings[5:]))
     assert comparison.newly_refused > 3900
     assert comparison.newly_unroutable == 0
@@ -290,7 +290,7 @@ def test_a_report_counts_everything(spark: SparkSession, traffic: str, tmp_path:
     assert "http://" not in page.replace("http://www.w3.org", "")
 
 
-def test_a_report_on_nothing(spark: SparkSession) -> None:
+def test_a_report_without_messages(spark: SparkSession) -> None:
     outcome = report(spark.createDataFrame([], "exchange string, routing_key string"), SHOP)
     assert (outcome.messages, outcome.series, len(outcome.idle_bindings)) == (0, None, 6)
     assert "<html" in outcome.to_html()
@@ -332,7 +332,7 @@ def test_archive_then_replay(spark: SparkSession, live: LiveBroker, channel: Cha
     assert "user_id" not in properties
 
 
-def test_small_files_are_merged_and_duplicates_go(spark: SparkSession, tmp_path: Path) -> None:
+def test_small_files_are_merged_and_duplicates_removed(spark: SparkSession, tmp_path: Path) -> None:
     target = tmp_path / "archive"
     columns = "source_queue string, message_id string, redelivered boolean, received_at timestamp, body string"
     when = datetime(2026, 1, 1, tzinfo=UTC)
@@ -349,7 +349,7 @@ def test_small_files_are_merged_and_duplicates_go(spark: SparkSession, tmp_path:
     assert compact(spark, str(target)) == (0, 0)
 
 
-def test_the_newest_batch_is_not_merged_for_it_may_be_written_again(spark: SparkSession, tmp_path: Path) -> None:
+def test_the_newest_batch_is_not_merged_because_it_may_be_written_again(spark: SparkSession, tmp_path: Path) -> None:
     for query in ("a" * 12, "b" * 12):  # two archives in one folder, one further than the other
         for n in range(9 if query[0] == "a" else 5):
             pq.write_table(pa.table({query[0]: [n]}), tmp_path / f"batch-{query}-{n:09}-000.snappy.parquet")
@@ -360,7 +360,7 @@ def test_the_newest_batch_is_not_merged_for_it_may_be_written_again(spark: Spark
     assert sorted(filter(None, pq.read_table(merged).column("b").to_pylist())) == [1, 2, 3]
 
 
-def test_one_compaction_at_a_time(spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_only_one_compaction_runs_at_a_time(spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("holtmq.spark.compaction.LOCK_TIMEOUT_S", 0.1)
     other = FolderLock(*filesystem_of(str(tmp_path / "_holtmq")))
     assert other.acquire(0)
@@ -370,9 +370,7 @@ def test_one_compaction_at_a_time(spark: SparkSession, tmp_path: Path, monkeypat
     assert compact(spark, str(tmp_path)) == (0, 0)
 
 
-def test_a_compaction_that_was_cut_short_is_completed(
-    spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_an_interrupted_compaction_is_completed(spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     target = tmp_path / "archive"
     for n in range(8):
         spark.range(n * 10, n * 10 + 10).coalesce(1).write.parquet(str(target), mode="append")
@@ -381,7 +379,7 @@ def test_a_compaction_that_was_cut_short_is_completed(
         pass
 
     def cut(filesystem: Any, path: str) -> None:
-        """Half of what there is to do, then darkness."""
+        """Carry out half of the plan, then fail."""
         note = Path(path) / "_holtmq" / "compaction.json"
         if note.exists():
             for name in json.loads(note.read_text())["replaced"][:4]:
@@ -396,7 +394,7 @@ def test_a_compaction_that_was_cut_short_is_completed(
     assert sorted(row["id"] for row in spark.read.parquet(str(target)).collect()) == list(range(80))
 
 
-def test_archives_with_checkpoints_of_their_own_share_a_folder(
+def test_archives_with_separate_checkpoints_can_share_a_folder(
     spark: SparkSession, live: LiveBroker, channel: Channel, tmp_path: Path
 ) -> None:
     for number, queue in enumerate(("one", "two")):
@@ -408,7 +406,7 @@ def test_archives_with_checkpoints_of_their_own_share_a_folder(
     assert sorted(int(bytes(row["body"])) for row in stored.collect()) == list(range(200))
 
 
-def test_what_archives_are_partitioned_by_comes_back_as_it_was(
+def test_columns_that_partition_an_archive_are_read_back_unchanged(
     spark: SparkSession, live: LiveBroker, channel: Channel, tmp_path: Path
 ) -> None:
     channel.declare("007", durable=True)
@@ -420,6 +418,6 @@ def test_what_archives_are_partitioned_by_comes_back_as_it_was(
     assert len(list((tmp_path / "lake").glob("by_exchange=*/by_routing_key=007/*.parquet"))) == 1
 
 
-def test_partitioning_by_a_column_that_is_not_there_is_refused(spark: SparkSession, tmp_path: Path) -> None:
+def test_partitioning_by_an_unknown_column_is_refused(spark: SparkSession, tmp_path: Path) -> None:
     with pytest.raises(InvalidValueError, match="partition_by names the column 'colour', which messages do not have"):
         archive(spark, "q", str(tmp_path), partition_by=("colour",), url="amqp://127.0.0.1:1")

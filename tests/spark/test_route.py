@@ -1,4 +1,4 @@
-"""route(): what comes in, what comes out, and that nothing is lost on the way."""
+"""route(): inputs, results, and that no message is lost."""
 
 from __future__ import annotations
 
@@ -55,7 +55,7 @@ def pairs(deliveries: DataFrame) -> list[tuple[Any, ...]]:
 
 
 @pytest.mark.parametrize("plan", PLANS)
-def test_one_row_for_each_delivery_with_all_columns_as_they_were(spark: SparkSession, plan: Any) -> None:
+def test_each_delivery_is_one_row_with_all_columns_unchanged(spark: SparkSession, plan: Any) -> None:
     rows = messages(spark, "orders.food.pizza", "orders.toys").withColumn("more", F.struct(F.lit(1.5), F.array(F.lit("x"))))
     deliveries = route(rows, SHOP, plan=plan)
     assert deliveries.columns == [*rows.columns, "queue", "reason"]
@@ -69,14 +69,14 @@ def test_one_row_for_each_delivery_with_all_columns_as_they_were(spark: SparkSes
     ("unroutable", "expected"),
     [("keep", [(0, "all"), (1, ""), (2, "")]), ("drop", [(0, "all"), (2, "")]), ("only", [(1, ""), (2, "")])],
 )
-def test_unroutable_messages_are_kept_dropped_or_alone_and_malformed_ones_always_there(
+def test_unroutable_messages_are_kept_dropped_or_alone_and_malformed_ones_always_kept(
     spark: SparkSession, plan: Any, unroutable: Any, expected: list[tuple[int, str]]
 ) -> None:
     assert pairs(route(messages(spark, "orders.toys", "nowhere", None), SHOP, unroutable=unroutable, plan=plan)) == expected
 
 
 @pytest.mark.parametrize("plan", PLANS)
-def test_malformed_messages_come_out_with_the_reason(spark: SparkSession, plan: Any) -> None:
+def test_malformed_messages_have_a_reason(spark: SparkSession, plan: Any) -> None:
     rows = spark.createDataFrame(
         [
             ("orders", "orders.toys", '{"level": 1}'),
@@ -108,7 +108,7 @@ def test_malformed_messages_come_out_with_the_reason(spark: SparkSession, plan: 
 
 
 @pytest.mark.parametrize("plan", PLANS)
-def test_settings_and_bindings_are_columns_when_asked_for(spark: SparkSession, plan: Any) -> None:
+def test_settings_and_bindings_are_columns_on_request(spark: SparkSession, plan: Any) -> None:
     deliveries = route(messages(spark, "orders.food.pizza"), SHOP, settings=True, bindings=True, plan=plan)
     rows = {row["queue"]: row for row in deliveries.collect()}
     assert (rows["food"]["binding_priority"], rows["food"]["binding_ttl_ms"]) == (7, None)
@@ -130,7 +130,7 @@ HEADERS: dict[str, tuple[Any, Any, Any]] = {
 
 @pytest.mark.parametrize("form", HEADERS)
 @pytest.mark.parametrize("plan", PLANS)
-def test_headers_may_come_in_any_form_and_keep_their_types(spark: SparkSession, form: str, plan: Any) -> None:
+def test_headers_of_every_form_keep_their_types(spark: SparkSession, form: str, plan: Any) -> None:
     type_, matching, other = HEADERS[form]
     schema = StructType([StructField("id", LongType()), StructField("headers", type_)])
     rows = spark.createDataFrame([(0, matching), (1, other), (2, None)], schema).withColumn("routing_key", F.lit("k"))
@@ -159,7 +159,7 @@ TYPED = {
 
 
 @pytest.mark.parametrize("name", TYPED)
-def test_types_that_json_lacks_reach_the_router_as_they_are(spark: SparkSession, name: str) -> None:
+def test_types_that_json_lacks_reach_the_router_unchanged(spark: SparkSession, name: str) -> None:
     type_, value = TYPED[name]
     plain: Any = {"l": [b"a"]}.get(name, bytes(value) if isinstance(value, bytearray) else value)
     topology = Topology((Exchange("x", "headers"),), (Queue("q"),), (Binding("x", "q", "", {name: plain}),))
@@ -184,7 +184,7 @@ def test_cc_and_bcc_add_keys(spark: SparkSession, plan: Any) -> None:
 
 
 @pytest.mark.parametrize("plan", PLANS)
-def test_where_keys_make_no_difference_they_must_still_be_keys(spark: SparkSession, plan: Any) -> None:
+def test_keys_must_be_valid_even_if_the_exchange_ignores_them(spark: SparkSession, plan: Any) -> None:
     topology = Topology(
         (Exchange("all", "fanout"), Exchange("some", "topic")),
         (Queue("q"),),
@@ -198,7 +198,7 @@ def test_where_keys_make_no_difference_they_must_still_be_keys(spark: SparkSessi
     assert {row["routing_key"] for row in routed.collect()} == {*keys}
 
 
-def test_other_column_names_and_types_will_do(spark: SparkSession) -> None:
+def test_columns_can_have_other_names_and_types(spark: SparkSession) -> None:
     topology = Topology((Exchange("7", "direct"),), (Queue("q"),), (Binding("7", "q", "42"),))
     rows = spark.createDataFrame([(0, 42, 7), (1, 43, 7)], "id int, k int, x int")
     for plan in PLANS:
@@ -207,7 +207,7 @@ def test_other_column_names_and_types_will_do(spark: SparkSession) -> None:
         assert deliveries.columns == ["id", "k", "x", "queue", "reason"]
 
 
-def test_vhosts_are_apart(spark: SparkSession) -> None:
+def test_vhosts_are_separate(spark: SparkSession) -> None:
     topology = Topology(
         (Exchange("x", "fanout", vhost="other"),), (Queue("q", vhost="other"),), (Binding("x", "q", vhost="other"),)
     )
@@ -233,14 +233,14 @@ def test_bad_arguments_are_refused_before_anything_runs(
         route(messages(spark, "k"), SHOP, **arguments)
 
 
-def test_a_column_that_is_in_the_way_is_named(spark: SparkSession) -> None:
+def test_an_error_names_the_conflicting_column(spark: SparkSession) -> None:
     with pytest.raises(InvalidValueError, match="already have a column 'queue', which routing adds"):
         route(messages(spark, "k").withColumn("queue", F.lit("q")), SHOP)
 
 
 @pytest.mark.parametrize("plan", PLANS)
 @pytest.mark.parametrize("depth", [600, 100_000])
-def test_headers_nested_beyond_reason_are_malformed(spark: SparkSession, plan: Any, depth: int) -> None:
+def test_headers_that_are_nested_too_deeply_are_malformed(spark: SparkSession, plan: Any, depth: int) -> None:
     deep = '{"CC": ' + '{"a": ' * depth + "1" + "}" * depth + "}"
     rows = spark.createDataFrame([("orders", "orders.toys", deep)], "exchange string, routing_key string, headers string")
     (row,) = route(rows, SHOP, plan=plan).collect()
@@ -249,7 +249,7 @@ def test_headers_nested_beyond_reason_are_malformed(spark: SparkSession, plan: A
 
 
 @pytest.mark.parametrize("plan", PLANS)
-def test_names_of_columns_may_have_dots_and_backticks(spark: SparkSession, plan: Any) -> None:
+def test_column_names_can_contain_dots_and_backticks(spark: SparkSession, plan: Any) -> None:
     rows = spark.sql(
         "select 'orders.toys' as `the.key`, 'orders' as `ex``change`, 5 as `event.type`, struct(7 as type) as event"
     )
@@ -263,7 +263,7 @@ def test_a_column_that_differs_from_an_added_one_in_case_only_is_refused(spark: 
         route(messages(spark, "k").withColumn("Queue", F.lit(1)), SHOP)
 
 
-def test_an_empty_input_has_an_empty_outcome(spark: SparkSession) -> None:
+def test_an_empty_input_gives_an_empty_result(spark: SparkSession) -> None:
     for plan in ("auto", *PLANS):
         assert route(messages(spark).limit(0), SHOP, plan=plan).count() == 0  # type: ignore[arg-type]
 
@@ -300,7 +300,7 @@ def test_a_stream_cannot_be_joined(spark: SparkSession) -> None:
         route(stream, SHOP, exchange="orders", plan="join")
 
 
-def test_signatures_with_the_same_hash_are_told_apart(spark: SparkSession, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_signatures_with_the_same_hash_are_distinguished(spark: SparkSession, monkeypatch: pytest.MonkeyPatch) -> None:
     rows = spark.sql(
         "select 'orders' as exchange, k as routing_key from values ('orders.food.1'), ('orders.toys'), ('x') as t(k)"
     )
@@ -310,7 +310,7 @@ def test_signatures_with_the_same_hash_are_told_apart(spark: SparkSession, monke
 
 
 @pytest.mark.parametrize("routed_here", [0, 1_000])
-def test_signatures_are_routed_alike_on_the_driver_and_on_executors(
+def test_the_driver_and_the_executors_route_signatures_alike(
     spark: SparkSession, monkeypatch: pytest.MonkeyPatch, routed_here: int
 ) -> None:
     monkeypatch.setattr("holtmq.spark.deliveries.ROUTED_ON_DRIVER", routed_here)

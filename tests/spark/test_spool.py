@@ -1,4 +1,4 @@
-"""The spool and its lock: nobody takes what is another's."""
+"""The spool and its lock."""
 
 from __future__ import annotations
 
@@ -30,13 +30,13 @@ def test_a_spool_has_one_user_at_a_time(tmp_path: Path, monkeypatch: pytest.Monk
     second.release()
 
 
-def test_streams_that_share_a_folder_have_parts_of_it_and_those_of_the_dead_go(tmp_path: Path) -> None:
+def test_streams_share_a_folder_and_remove_abandoned_spools(tmp_path: Path) -> None:
     (tmp_path / "mine.txt").write_text("not of the spool")
     alive, dead = Spool.temporary(str(tmp_path)), Spool.temporary(str(tmp_path))
     for spool in (alive, dead):
         spool.acquire()
         spool.write(ROWS, 1)
-    dead.release()  # as when its process is killed
+    dead.release()  # as if its process were killed
     third = Spool.temporary(str(tmp_path))
     third.acquire()
     assert {path.name for path in tmp_path.iterdir()} == {"mine.txt", *(Path(spool.uri).name for spool in (alive, third))}
@@ -45,18 +45,18 @@ def test_streams_that_share_a_folder_have_parts_of_it_and_those_of_the_dead_go(t
     assert [path.name for path in tmp_path.iterdir()] == ["mine.txt"]
 
 
-def test_temporary_folders_of_the_dead_go(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_abandoned_temporary_folders_are_removed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
     left = Spool.temporary(None)
     left.acquire()
-    left.release()  # as when its process is killed
+    left.release()  # as if its process were killed
     spool = Spool.temporary(None)
     spool.acquire()
     assert [str(path) for path in tmp_path.iterdir()] == [spool.uri]
     spool.remove()
 
 
-def test_a_segment_that_is_there_is_not_replaced(tmp_path: Path) -> None:
+def test_an_existing_segment_is_not_replaced(tmp_path: Path) -> None:
     spool = Spool(str(tmp_path))
     spool.number(spool.write(ROWS, 1), 7)
     other = spool.write(ROWS, 2)
@@ -65,7 +65,7 @@ def test_a_segment_that_is_there_is_not_replaced(tmp_path: Path) -> None:
     assert names(tmp_path) == ["fresh", "segment"]
 
 
-def test_after_a_crash_acknowledged_segments_are_taken_back_and_others_go(tmp_path: Path) -> None:
+def test_after_a_crash_acknowledged_segments_are_recovered_and_others_deleted(tmp_path: Path) -> None:
     spool = Spool(str(tmp_path))
     for number in (1, 2, 3):
         spool.number(spool.write(ROWS, number), number)
@@ -76,12 +76,12 @@ def test_after_a_crash_acknowledged_segments_are_taken_back_and_others_go(tmp_pa
         assert names(tmp_path) == ["segment", "taken", "taken"]
 
 
-def test_a_relative_path_is_told_to_executors_in_full(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_executors_get_the_absolute_path(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
     assert Spool("spool").uri == str(tmp_path / "spool")
 
 
-def test_a_lock_on_a_folder_that_was_removed_and_made_anew_is_none(tmp_path: Path) -> None:
+def test_a_lock_is_lost_when_its_folder_is_removed_and_created_again(tmp_path: Path) -> None:
     filesystem, path = filesystem_of(str(tmp_path / "folder"))
     first, second = FolderLock(filesystem, path), FolderLock(filesystem, path)
     assert first.acquire(0)

@@ -41,7 +41,7 @@ def put(channel: Channel, queue: str, numbers: range) -> None:
 
 
 @pytest.mark.parametrize("ack", ["commit", "spool"])
-def test_all_that_is_there_is_read_once_and_acknowledged(
+def test_all_messages_are_read_once_and_acknowledged(
     spark: SparkSession, live: LiveBroker, channel: Channel, queue: str, tmp_path: Path, ack: str
 ) -> None:
     put(channel, queue, range(3000))
@@ -64,7 +64,7 @@ def test_a_batch_has_no_more_messages_than_allowed(
 
 
 @pytest.mark.parametrize("ack", ["commit", "spool"])
-def test_messages_that_come_later_are_left_when_reading_what_is_available_now(
+def test_available_now_leaves_messages_that_arrive_later(
     spark: SparkSession, live: LiveBroker, channel: Channel, queue: str, tmp_path: Path, ack: str
 ) -> None:
     put(channel, queue, range(100))
@@ -94,7 +94,7 @@ def test_several_segments_are_read_by_several_tasks(
     assert max(partitions) > 1
 
 
-def test_a_stream_goes_on_and_acknowledges_when_it_is_idle(
+def test_a_stream_continues_and_acknowledges_when_it_is_idle(
     spark: SparkSession, live: LiveBroker, channel: Channel, queue: str, tmp_path: Path
 ) -> None:
     query = to_files(stream(spark, live, queue=queue), tmp_path, processingTime="100 milliseconds")
@@ -108,7 +108,7 @@ def test_a_stream_goes_on_and_acknowledges_when_it_is_idle(
     assert channel.count(queue) == 0
 
 
-def test_what_was_not_committed_is_delivered_again(
+def test_messages_that_were_not_committed_are_redelivered(
     spark: SparkSession, live: LiveBroker, channel: Channel, queue: str, tmp_path: Path
 ) -> None:
     put(channel, queue, range(500))
@@ -161,7 +161,7 @@ def test_a_spool_that_lost_acknowledged_messages_is_an_error(
 def test_segments_that_were_numbered_but_not_planned_are_not_lost(
     live: LiveBroker, channel: Channel, queue: str, tmp_path: Path
 ) -> None:
-    """As after a crash between the answer of the source and Spark's note of it."""
+    """As after a crash between the source's answer and Spark's record of it."""
     put(channel, queue, range(100))
     options = amqp_options(live, queue=queue, ack="spool", spool=tmp_path)
     start = {"segment": 0, "tick": 0}
@@ -182,7 +182,7 @@ def test_segments_that_were_numbered_but_not_planned_are_not_lost(
     assert sorted(int(row["body"]) for row in rows) == list(range(100))
 
 
-def test_a_broker_that_is_killed_and_comes_back_goes_on_being_read(spark: SparkSession, tmp_path: Path) -> None:
+def test_a_stream_continues_after_the_broker_is_killed_and_restarted(spark: SparkSession, tmp_path: Path) -> None:
     with broker_process(tmp_path / "broker.db") as broker:
         live = LiveBroker("holtmq", broker.port)
         with Amqp(broker.port) as amqp:
@@ -202,7 +202,7 @@ def test_a_broker_that_is_killed_and_comes_back_goes_on_being_read(spark: SparkS
 
 
 @pytest.mark.parametrize("ack", ["commit", "spool"])
-def test_what_a_lost_connection_had_received_is_not_taken_twice(tmp_path: Path, ack: str) -> None:
+def test_messages_of_a_lost_connection_are_not_read_twice(tmp_path: Path, ack: str) -> None:
     with broker_process(tmp_path / "broker.db") as broker:
         with Amqp(broker.port) as amqp:
             channel = amqp.channel()
@@ -240,7 +240,7 @@ def test_what_a_lost_connection_had_received_is_not_taken_twice(tmp_path: Path, 
         ({"queue": "q", "prefetch": "0"}, "option 'prefetch' must be a whole number from 1 to 65535, got '0'"),
     ],
 )
-def test_bad_options_are_told_in_words(
+def test_an_error_names_the_wrong_option(
     spark: SparkSession, live: LiveBroker, tmp_path: Path, options: dict[str, Any], match: str
 ) -> None:
     with pytest.raises(PySparkException, match=match):
