@@ -42,6 +42,7 @@ class ArchiveSummary(OldToJson):
     duplicates_removed: int
 
     def to_dict(self) -> dict[str, Any]:
+        """Return the fields as a dictionary of values that JSON can represent."""
         return asdict(self)
 
 

@@ -75,6 +75,7 @@ class Comparison(OldToJson):
         return self.affected / self.messages if self.messages else 0.0
 
     def to_dict(self) -> dict[str, Any]:
+        """Return the fields as a dictionary of values that JSON can represent."""
         return {**asdict(self), "share": self.share}
 
 

@@ -75,6 +75,7 @@ class ReplaySummary(OldToJson):
     published: ReceivedConfirms
 
     def to_dict(self) -> dict[str, Any]:
+        """Return the fields as a dictionary of values that JSON can represent."""
         return {"replay_id": self.replay_id, **asdict(self.published)}
 
 

@@ -50,6 +50,7 @@ class RouteSummary(OldToJson):
     """Whether the tasks read and wrote the files themselves, or Spark did."""
 
     def to_dict(self) -> dict[str, Any]:
+        """Return the fields as a dictionary of values that JSON can represent."""
         return {**asdict(self.counts), "by": self.by}
 
 

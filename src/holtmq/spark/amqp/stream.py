@@ -66,17 +66,21 @@ class QueueStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
     # Spark calls these on the driver, always from one thread. The first call to latestOffset starts the receivers.
 
     def initialOffset(self) -> dict[str, Any]:  # noqa: N802
+        """Return the offset before the first segment."""
         return {"segment": 0, "tick": 0}
 
     def getDefaultReadLimit(self) -> ReadLimit:  # noqa: N802
+        """Return the maximum size of a micro-batch."""
         return ReadMaxRows(self._max_rows)
 
     def prepareForTriggerAvailableNow(self) -> None:  # noqa: N802
+        """Note how many messages are in the queue now. The stream ends when they are read."""
         state = self._state()  # first: this waits until a previous user of the spool has ended and requeued its messages
         with self._broker.connect("holtmq.spark") as connection:
             state.target = ready_messages(connection, self._options.queue)
 
     def latestOffset(self, start: dict[str, Any], limit: ReadLimit) -> dict[str, Any]:  # noqa: N802
+        """Number the segments for the next micro-batch, and return its end. Wait for messages if the stream has an end."""
         state = self._state()
         most = limit.max_rows if isinstance(limit, ReadMaxRows) else None
         state.start(start["segment"])
@@ -93,6 +97,7 @@ class QueueStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             time.sleep(PAUSE_S)
 
     def partitions(self, start: dict[str, Any], end: dict[str, Any]) -> list[InputPartition]:
+        """Return one partition per segment. Raise SpoolError if segments are missing that cannot be received again."""
         state = self._state()
         numbers = range(start["segment"] + 1, end["segment"] + 1)
         there = [number for number in numbers if state.spool.has(number)]
@@ -106,15 +111,18 @@ class QueueStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         return [SegmentPartition(state.spool.uri, number) for number in there]
 
     def commit(self, end: dict[str, Any]) -> None:
+        """Delete the segments of committed batches and, with ack=commit, acknowledge their messages."""
         self._state().commit(end["segment"])
 
     def stop(self) -> None:
+        """Stop the receivers."""
         if self._running is not None:
             self._running.stop()
 
     # Spark calls this on the executors.
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
+        """Return the rows of a segment."""
         assert isinstance(partition, SegmentPartition)
         return Spool(partition.spool).read(partition.number)
 
@@ -218,6 +226,7 @@ class _Running:
         return not (is_empty and not self._fresh)
 
     def commit(self, last: int) -> None:
+        """Delete the segments up to `last`. With ack=commit, acknowledge their messages."""
         for number in [number for number in self.numbered if number <= last]:
             segment = self.numbered.pop(number)
             if segment.receiver is not None and not self._reader._keeps_spool:
@@ -225,6 +234,7 @@ class _Running:
         self.spool.remove_up_to(last)
 
     def stop(self) -> None:
+        """Stop the receivers. Unlock the spool if it is kept, otherwise delete it."""
         for receiver in self._receivers:
             receiver.stop()
         for receiver in self._receivers:

@@ -79,6 +79,7 @@ class Report(OldToJson):
     idle_queues: tuple[str, ...]
 
     def to_dict(self) -> dict[str, Any]:
+        """Return the fields as a dictionary of values that JSON can represent."""
         fields = asdict(self)
         for name in ("created_at", "first", "last"):
             moment = fields[name]
