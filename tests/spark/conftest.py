@@ -64,7 +64,7 @@ def amqp_options(live: LiveBroker, **more: object) -> dict[str, str]:
     return {"url": live.url, **{name: str(value) for name, value in more.items()}}
 
 
-def wait_until(holds: Callable[[], bool], timeout_s: float = 30.0) -> None:
+def wait_until(holds: Callable[[], bool], timeout_s: float = 120.0) -> None:
     """Wait until another process has reached a state."""
     deadline = time.monotonic() + timeout_s
     while not holds():

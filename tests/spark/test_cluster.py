@@ -22,8 +22,8 @@ from tests.spark.light_environment import make_light_environment
 SPARK_CLASS = Path(pyspark.__file__).parent / "bin" / "spark-class"
 ROOT = Path(__file__).parents[2]
 EXAMPLES = ROOT / "examples"
-START_TIMEOUT_S = 60.0
-JOB_TIMEOUT_S = 180.0
+START_TIMEOUT_S = 180.0
+JOB_TIMEOUT_S = 600.0
 EXPECTED = {"food": MESSAGES // 4, "all": MESSAGES}
 DRIVER = """
 from holtmq.errors import HoltmqError

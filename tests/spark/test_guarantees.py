@@ -55,7 +55,7 @@ def application(code: str, *arguments: str) -> Iterator[subprocess.Popen[str]]:
 
 def run(code: str, *arguments: str) -> None:
     with application(code, *arguments) as process:
-        _, errors = process.communicate(timeout=120)
+        _, errors = process.communicate(timeout=600)
         assert process.returncode == 0, errors
 
 
@@ -91,7 +91,7 @@ def test_an_application_that_is_killed_during_a_stream_loses_nothing(
 ) -> None:
     arguments = (f"amqp://127.0.0.1:{broker.port}", ack, str(tmp_path))
     with application(code, *arguments) as process:
-        wait_until(lambda: len(numbers(tmp_path / "out")) >= 500 or process.poll() is not None, 60)
+        wait_until(lambda: len(numbers(tmp_path / "out")) >= 500 or process.poll() is not None, 180)
         assert process.poll() is None, "the application ended before it could be killed"
         os.killpg(process.pid, signal.SIGKILL)
     run(code, *arguments)

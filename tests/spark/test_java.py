@@ -106,7 +106,7 @@ def test_spark_starts_and_works_without_output(tmp_path: Path, has_java: bool) -
     if has_java:
         (folder / "java").symlink_to(java_home() / "bin" / "java")
     environment = {"PATH": str(folder), "HOME": str(tmp_path), "LANG": "C.UTF-8"}
-    done = subprocess.run([sys.executable, "-c", USE_SPARK], capture_output=True, text=True, env=environment, timeout=120)
+    done = subprocess.run([sys.executable, "-c", USE_SPARK], capture_output=True, text=True, env=environment, timeout=600)
     assert done.stderr == ""
     assert int(done.stdout.split(".")[0]) >= java.OLDEST
 
