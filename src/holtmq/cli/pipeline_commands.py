@@ -15,7 +15,7 @@ import click
 from rich.table import Table as Grid
 from rich.text import Text
 
-from holtmq.cli.options import parse_header
+from holtmq.cli.options import AliasedOption, parse_header
 from holtmq.cli.output import print_json, show
 from holtmq.errors import HoltmqError
 from holtmq.topology import DEFAULT_VHOST, Topology
@@ -91,7 +91,7 @@ def spark_options(command: Command) -> Command:
     """Add the options of all jobs."""
     for option in (
         click.option("--json", "as_json", is_flag=True, help="Print the summary as JSON."),
-        click.option("--conf", multiple=True, metavar="NAME=VALUE", help="Configuration for Spark. May be repeated."),
+        click.option("--conf", multiple=True, metavar="NAME=VALUE", help="Configuration for Spark. Can be repeated."),
         click.option(
             "--master",
             help="Spark master: local[2], spark://host:7077, yarn, k8s://… (default: all cores of this machine).",
@@ -110,7 +110,7 @@ def source_options(command: Command) -> Command:
             "--format", "format_", default="parquet", show_default=True, help="Input format: any that Spark reads, or table."
         ),
         click.option(
-            "--option", "options", multiple=True, metavar="NAME=VALUE", help="Option for Spark's reader. May be repeated."
+            "--option", "options", multiple=True, metavar="NAME=VALUE", help="Option for Spark's reader. Can be repeated."
         ),
         click.option("--key-column", default="routing_key", show_default=True, help="Column with the routing key."),
         click.option("--exchange-column", default="exchange", show_default=True, help="Column with the exchange."),
@@ -118,26 +118,6 @@ def source_options(command: Command) -> Command:
     ):
         command = option(command)
     return command
-
-
-class AliasedOption(click.Option):
-    """An option that accepts its old names too, while help and errors show only the first one."""
-
-    def get_help_record(self, ctx: click.Context) -> tuple[str, str] | None:
-        with self._first_name_only():
-            return super().get_help_record(ctx)
-
-    def get_error_hint(self, ctx: click.Context | None) -> str:
-        with self._first_name_only():
-            return super().get_error_hint(ctx)
-
-    @contextmanager
-    def _first_name_only(self) -> Iterator[None]:
-        names, self.opts = self.opts, self.opts[:1]
-        try:
-            yield
-        finally:
-            self.opts = names
 
 
 def broker_options(command: Command) -> Command:
@@ -224,7 +204,7 @@ def route(
     default=["date"],
     show_default=True,
     metavar="COLUMN",
-    help="Column that names the output folders. May be repeated.",
+    help="Column that names the output folders. Can be repeated.",
 )
 @click.option("--follow", is_flag=True, help="Continue until interrupted. Without it, stop when the queue is empty.")
 @click.option("--interval", default="10 seconds", show_default=True, help="Time between writes, with --follow.")
@@ -257,7 +237,7 @@ def archive(
 @click.option("--key", help="Publish messages whose routing key matches this pattern, such as orders.#.premium.")
 @click.option("--queue", help="Publish messages that were archived from this queue.")
 @click.option(
-    "--header", "headers", multiple=True, metavar="NAME=VALUE", help="Publish messages with this header. May be repeated."
+    "--header", "headers", multiple=True, metavar="NAME=VALUE", help="Publish messages with this header. Can be repeated."
 )
 @click.option("--exchange", help="Exchange to publish to (default: that of each message).")
 @click.option("--rate", default=0, show_default=True, type=click.IntRange(0), help="Maximum messages per second (0: no limit).")

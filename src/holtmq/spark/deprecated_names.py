@@ -8,9 +8,10 @@ from collections.abc import Callable
 from functools import wraps
 from typing import Any, ParamSpec, TypeVar
 
+from holtmq.deprecation import REMOVED_IN
+
 P = ParamSpec("P")
 T = TypeVar("T")
-REMOVED_IN = "0.3"
 
 
 def warn_renamed(old: str, new: str) -> None:
