@@ -273,10 +273,10 @@ def test_a_report_counts_everything(spark: SparkSession, traffic: str, tmp_path:
         for row in route(messages, SHOP, unroutable="drop").where("reason is null").groupBy("queue").count().collect()
     }
     assert {volume.name: volume.messages for volume in outcome.queues} == deliveries
-    assert outcome.idle_bindings == ("'orders' → queue 'idle' by 'returns.#'",)
+    assert outcome.idle_bindings == ("'orders' → queue 'idle' with key 'returns.#'",)
     assert outcome.idle_queues == ("idle",)
     assert [(overlap.first, overlap.second) for overlap in outcome.overlaps] == [
-        ("'orders' → queue 'all' by 'orders.#'", "'orders' → queue 'all' by 'orders.*'")
+        ("'orders' → queue 'all' with key 'orders.#'", "'orders' → queue 'all' with key 'orders.*'")
     ]
     assert [key.routing_key for key in outcome.unroutable_keys] == ["strange"]
     assert outcome.series is not None

@@ -113,7 +113,7 @@ def test_settings_and_bindings_are_columns_on_request(spark: SparkSession, plan:
     rows = {row["queue"]: row for row in deliveries.collect()}
     assert (rows["food"]["binding_priority"], rows["food"]["binding_ttl_ms"]) == (7, None)
     assert (rows["all"]["binding_priority"], rows["all"]["binding_ttl_ms"]) == (None, 5000)
-    assert rows["food"]["bindings"] == ["'orders' → queue 'food' by 'orders.food.*' {'x-priority': 7}"]
+    assert rows["food"]["bindings"] == ["'orders' → queue 'food' with key 'orders.food.*' {'x-priority': 7}"]
     assert len(rows["all"]["bindings"]) == 2
 
 
