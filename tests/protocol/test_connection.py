@@ -10,6 +10,7 @@ from typing import Any
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from holtmq.protocol.ports import Publish
 from holtmq.protocol.server_channel import ServerChannel
 from holtmq.protocol.server_connection import ConnectionState, Limits, ServerConnection
 from holtmq.table import FieldValue
@@ -41,8 +42,12 @@ class Recorder:
     def close_channel(self, channel: ServerChannel) -> None:
         self.seen.append(("close", channel.number))
 
-    def publication(self, channel: ServerChannel, method: wire.BasicPublish) -> Any:
-        return Way(channel.target, method)
+    def publication(self, channel: ServerChannel, method: wire.BasicPublish) -> Publish:
+        def publish(raw_properties: bytes, content: bytes, size: int) -> None:
+            body = content[len(content) - size - 1 : -1] if size else b""
+            self.seen.append((channel.number, method.routing_key, raw_properties, body))
+
+        return publish
 
     def carry_out(self, channel: ServerChannel, method: Method) -> None:
         self.seen.append((channel.number, method))
@@ -53,18 +58,8 @@ class Target:
         self._recorder = recorder
         self._number = number
 
-    def publish(self, publication: Way, raw_properties: bytes, content: bytes, size: int) -> None:
-        body = content[len(content) - size - 1 : -1] if size else b""
-        self._recorder.seen.append((self._number, publication.key, raw_properties, body))
-
     def ack(self, tag: int, *, multiple: bool) -> None:
         self._recorder.seen.append((self._number, "ack", tag, multiple))
-
-
-class Way:
-    def __init__(self, channel: Target, method: wire.BasicPublish) -> None:
-        self.channel = channel
-        self.key = method.routing_key
 
 
 def handshake(frame_max: int = 4096) -> bytes:

@@ -71,7 +71,7 @@ class Channel:
 
     def publication(self, exchange: str, routing_key: str, *, is_mandatory: bool) -> Publication:
         """Return a handle for publishing with this exchange and key, after a check of the user's permissions."""
-        publication = Publication(self, exchange, routing_key, is_mandatory=is_mandatory)
+        publication = Publication(exchange, routing_key, is_mandatory=is_mandatory)
         self._resolve(publication)
         return publication
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from holtmq.broker.channel import Channel
@@ -23,7 +23,6 @@ class Consumer:
         "prefetch",
         "priority",
         "queue",
-        "spelling",
         "tag",
     )
 
@@ -50,8 +49,6 @@ class Consumer:
         self.prefetch = prefetch
         """Maximum number of unacknowledged messages; 0 means unlimited."""
         self.in_flight = 0
-        self.spelling: Any = None
-        """For the outlet to keep what is the same in every delivery."""
 
     def room(self) -> int:
         """Return the number of messages that can be delivered now."""

@@ -8,7 +8,6 @@ from holtmq.broker.queued_message import Origin, QueuedMessage
 from holtmq.routing.route import Entry
 
 if TYPE_CHECKING:
-    from holtmq.broker.channel import Channel
     from holtmq.broker.traffic import Way
 
 
@@ -21,10 +20,9 @@ class Destination(Protocol):
 
 
 class Publication:
-    __slots__ = ("channel", "generation", "is_mandatory", "origin", "reads_headers", "way")
+    __slots__ = ("generation", "is_mandatory", "origin", "reads_headers", "way")
 
-    def __init__(self, channel: Channel, exchange: str, routing_key: str, *, is_mandatory: bool) -> None:
-        self.channel = channel
+    def __init__(self, exchange: str, routing_key: str, *, is_mandatory: bool) -> None:
         self.origin = Origin(exchange, routing_key)
         self.is_mandatory = is_mandatory
         self.generation = -1

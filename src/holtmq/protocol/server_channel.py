@@ -1,12 +1,13 @@
-"""One channel as the wire sees it: content put together frame by frame on the way in, deliveries spelled on the way out."""
+"""One channel of a server connection: assembles incoming content from its frames and encodes outgoing deliveries."""
 
 from __future__ import annotations
 
 from collections.abc import Collection, Sequence
 from struct import Struct
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING
 
 from holtmq.errors import FrameError, PreconditionFailedError, UnexpectedFrameError
+from holtmq.protocol.ports import AckTarget, ConsumerOnWire, MessageOnWire, Publish
 from holtmq.wire.content import Content, make_content, on_channel
 from holtmq.wire.frames import BASIC, FRAME_END, METHOD, method_frame
 from holtmq.wire.methods import BasicCancel, BasicReturn, Method
@@ -20,68 +21,36 @@ NO_ROUTE = 312
 CONFIRM = Struct(">BHIHHQBB")
 CONFIRM_SIZE = 13
 HEADER_PAYLOAD = Struct(">HHQ")
+FORMATS_KEPT = 1024
+"""Consumers of one channel whose delivery format is cached. When the cache is full, it is cleared."""
 
 
-class Origin(Protocol):
-    exchange: str
-    routing_key: str
-    address: bytes
-
-
-class Message(Protocol):
-    """What of a message is put on the wire."""
-
-    id: int
-    content: Content
-
-    @property
-    def origin(self) -> Origin: ...
-
-
-class Consumer(Protocol):
-    tag: str
-    spelling: Any
-
-
-class Publisher(Protocol):
-    """A channel as the broker sees it, as far as messages go."""
-
-    def publish(self, publication: Any, raw_properties: bytes, content: Content, size: int) -> None: ...
-    def ack(self, tag: int, *, multiple: bool) -> None: ...
-
-
-class Publication(Protocol):
-    """One way to publish that the broker remembers, so that it is found by the bytes of its method."""
-
-    @property
-    def channel(self) -> Publisher: ...
-
-
-class Spelling:
-    """What is the same in all deliveries to one consumer: the method up to its delivery tag."""
+class DeliveryFormat:
+    """The encoder for the start of a `basic.deliver` frame, up to the delivery tag, for one consumer."""
 
     __slots__ = ("base", "pack", "tag")
 
     def __init__(self, consumer_tag: str) -> None:
         self.tag = short_string(consumer_tag)
-        self.base = 4 + len(self.tag) + 9 - 1  # class and method, consumer tag, delivery tag and flag, less the end mark
+        self.base = 4 + len(self.tag) + 9 - 1  # class and method, consumer tag, delivery tag and flag, less the frame end
         self.pack = Struct(f">BHIHH{len(self.tag)}sQB").pack
 
 
 class ServerChannel:
-    """A channel of a connection. To the broker it is the way to the client."""
+    """A channel of a connection. The broker sends messages and confirms to the client through it."""
 
     def __init__(self, connection: ServerConnection, number: int) -> None:
         self.connection = connection
         self.number = number
-        self.target: Any = None
-        """The broker's side of it."""
+        self.target: AckTarget
+        """The broker's side of the channel; set when it is open."""
         self.is_closing = False
         self.takes_methods = True
-        """Whether it is open and not in the middle of a message."""
+        """Whether the channel is open and not in the middle of a message."""
         self._start = b"\x02" + number.to_bytes(2, "big")
-        """How content starts that is spelled for this channel."""
-        self._publication: Publication | None = None
+        """The first bytes of content that was received on a channel of this number."""
+        self._formats: dict[str, DeliveryFormat] = {}
+        self._publish: Publish | None = None
         self._raw_properties: bytes | None = None
         self._body: list[bytes] = []
         self._missing = 0
@@ -89,15 +58,16 @@ class ServerChannel:
 
     @property
     def expects_content(self) -> bool:
-        return self._publication is not None
+        return self._publish is not None
 
-    def begin_content(self, publication: Publication) -> None:
-        self._publication = publication
+    def begin_content(self, publish: Publish) -> None:
+        """Assemble the content that follows, then call `publish` with it."""
+        self._publish = publish
         self.takes_methods = False
         self.connection.assembling += 1
 
     def receive_header(self, payload: bytes) -> None:
-        if self._publication is None or self._raw_properties is not None:
+        if self._publish is None or self._raw_properties is not None:
             raise UnexpectedFrameError(f"expected a method on channel {self.number}, got a content header")
         if len(payload) < HEADER_PAYLOAD.size:
             raise FrameError(f"expected a content header of at least {HEADER_PAYLOAD.size} bytes, got {len(payload)}")
@@ -123,19 +93,19 @@ class ServerChannel:
             self._finish()
 
     def abandon_content(self) -> None:
-        if self._publication is not None:
+        """Discard the content received so far."""
+        if self._publish is not None:
             self.takes_methods = True
             self.connection.assembling -= 1
-        self._publication = self._raw_properties = None
+        self._publish = self._raw_properties = None
         self._body = []
 
     def _finish(self) -> None:
-        publication, raw_properties, body = self._publication, self._raw_properties, b"".join(self._body)
-        assert publication is not None
+        publish, raw_properties, body = self._publish, self._raw_properties, b"".join(self._body)
+        assert publish is not None
         assert raw_properties is not None
         self.abandon_content()
-        content = make_content(raw_properties, body, self.number)
-        publication.channel.publish(publication, raw_properties, content, self._size)
+        publish(raw_properties, make_content(raw_properties, body, self.number), self._size)
 
     @property
     def is_writable(self) -> bool:
@@ -144,13 +114,16 @@ class ServerChannel:
     def send(self, method: Method) -> None:
         self.connection.send(method_frame(self.number, method))
 
-    def deliver(self, consumer: Consumer, first_tag: int, messages: Sequence[Message], redelivered: Collection[int]) -> None:
-        """Spell deliveries. On the hot path, so the method is packed by hand, and content passes as it came wherever the
-        channel's number is the same (benchmarks/broker.py)."""
-        spelling = consumer.spelling
-        if spelling is None:
-            spelling = consumer.spelling = Spelling(consumer.tag)
-        pack, base, consumer_tag = spelling.pack, spelling.base, spelling.tag
+    def deliver(
+        self, consumer: ConsumerOnWire, first_tag: int, messages: Sequence[MessageOnWire], redelivered: Collection[int]
+    ) -> None:
+        """Send messages with consecutive delivery tags from `first_tag`; `redelivered` holds the ids sent before.
+
+        This is on the hot path (benchmarks/broker.py). The method is therefore packed by hand, and content that was
+        received on a channel of the same number is sent unchanged.
+        """
+        delivery_format = self._formats.get(consumer.tag) or self._format(consumer.tag)
+        pack, base, consumer_tag = delivery_format.pack, delivery_format.base, delivery_format.tag
         connection, number, start = self.connection, self.number, self._start
         largest = connection.frame_max
         parts, size = connection.output, 0
@@ -163,6 +136,12 @@ class ServerChannel:
             size += len(content)
         connection.sent(size)
 
+    def _format(self, consumer_tag: str) -> DeliveryFormat:
+        if len(self._formats) >= FORMATS_KEPT:
+            self._formats.clear()
+        delivery_format = self._formats[consumer_tag] = DeliveryFormat(consumer_tag)
+        return delivery_format
+
     def send_content(self, method: Method, content: Content) -> None:
         self.connection.send(method_frame(self.number, method) + on_channel(content, self.number, self.connection.frame_max))
 
@@ -172,10 +151,10 @@ class ServerChannel:
     def refuse(self, tag: int) -> None:
         self.connection.send(CONFIRM.pack(METHOD, self.number, CONFIRM_SIZE, BASIC, NACK, tag, 0, FRAME_END))
 
-    def give_back(self, message: Message) -> None:
+    def give_back(self, message: MessageOnWire) -> None:
         origin = message.origin
         self.send_content(BasicReturn(NO_ROUTE, "NO_ROUTE", origin.exchange, origin.routing_key), message.content)
 
-    def cancel(self, consumer: Consumer) -> None:
+    def cancel(self, consumer: ConsumerOnWire) -> None:
         if self.connection.can_be_cancelled:
             self.send(BasicCancel(consumer.tag, no_wait=True))

@@ -1,12 +1,13 @@
 """An AMQP connection from the server's side (AMQP 0-9-1 §2.2): bytes in, calls to a handler, bytes out.
 
-Theory of operation. Bytes come in any slices; `receive` cuts them into frames and carries each out before it looks at the
-next. A connection goes through the states of `State` in their order; in `OPEN` its channels live side by side, each in one
-of three states: no entry, open, closing. An error closes what its type says: the channel (then all that comes on it is
-discarded until the client says close-ok) or the connection (likewise). Nothing is raised to the caller.
+Theory of operation. Input may arrive in slices of any size. `receive` cuts it into frames and carries out each frame before
+it looks at the next. A connection passes through the states of `ConnectionState` in order. In `OPEN`, each channel is in one
+of three states: not in `channels`, open, or closing. An error closes the channel or the connection, depending on its type.
+Everything that arrives on a closing channel or connection is discarded until the client answers with close-ok. `receive`
+never raises an `AmqpError`.
 
-Publishing is recognised by the bytes of its method: the frame of a `basic.publish` that was seen before leads straight to
-what the broker remembers of it, and header and body are taken as they are.
+A publish is recognised by the bytes of its method: a `basic.publish` frame seen before leads straight to the callable that
+publishes, and the content is passed on undecoded.
 """
 
 from __future__ import annotations
@@ -16,7 +17,6 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from enum import IntEnum
 from struct import Struct
-from typing import Any, Protocol
 
 from holtmq.errors import (
     AmqpChannelError,
@@ -29,7 +29,8 @@ from holtmq.errors import (
     NotAllowedError,
     UnexpectedFrameError,
 )
-from holtmq.protocol.server_channel import Publication, ServerChannel
+from holtmq.protocol.ports import ConnectionHandler, Publish
+from holtmq.protocol.server_channel import ServerChannel
 from holtmq.table import FieldValue
 from holtmq.wire.frames import (
     BASIC,
@@ -77,16 +78,16 @@ REPLY_NAMES = {
     501: "FRAME_ERROR", 502: "SYNTAX_ERROR", 503: "COMMAND_INVALID", 504: "CHANNEL_ERROR", 505: "UNEXPECTED_FRAME",
     530: "NOT_ALLOWED", 540: "NOT_IMPLEMENTED", 541: "INTERNAL_ERROR",
 }  # fmt: skip
-PUBLICATIONS_KEPT = 16_384
-"""Ways to publish that a connection remembers; beyond that it starts afresh."""
+PUBLISHES_KEPT = 16_384
+"""Publish methods that a connection remembers. When the cache is full, it is cleared."""
 LARGE_PIECE = 4096
 UNSENT_BYTES = 1024 * 1024
-"""From so many bytes on that the client has not read, no more messages are sent to it."""
+"""Deliveries to a client pause when this many bytes wait to be sent to it."""
 ACK_START = bytes((0, BASIC, 0, 80))
 ACK_SIZE = 13
 ACK_ARGUMENTS = Struct(">QB")
 LONGEST_PUBLISH = 600
-"""No basic.publish is longer: two short strings and a few octets."""
+"""The upper limit for a basic.publish payload: two short strings and a few octets."""
 SHORTEST_HEADER = CONTENT_START.size - FRAME_START.size + 2
 PUBLISH = (60, 40)
 ACK = (60, 80)
@@ -105,7 +106,7 @@ class ConnectionState(IntEnum):
 
 @dataclass(frozen=True, slots=True)
 class Limits:
-    """What the server agrees to at most."""
+    """The limits that the server proposes to clients and enforces."""
 
     channels: int = 2047
     frame_size: int = 131_072
@@ -113,35 +114,15 @@ class Limits:
     heartbeat_s: int = 60
 
 
-class ConnectionHandler(Protocol):
-    """Who carries out what a client asks for. Any `AmqpError` that it raises is told to the client."""
-
-    @property
-    def server_properties(self) -> Mapping[str, FieldValue]: ...
-    @property
-    def mechanisms(self) -> str: ...
-    def has_output(self) -> None:
-        """There is something to be sent, for the first time since it was taken."""
-
-    def log_in(self, mechanism: str, response: bytes, client_properties: Mapping[str, FieldValue]) -> None: ...
-    def tuned(self, heartbeat_s: int) -> None: ...
-    def enter(self, vhost: str) -> None: ...
-    def open_channel(self, channel: ServerChannel) -> Any:
-        """The broker's side of a channel."""
-
-    def close_channel(self, channel: ServerChannel) -> None: ...
-    def publication(self, channel: ServerChannel, method: BasicPublish) -> Publication: ...
-    def carry_out(self, channel: ServerChannel, method: Method) -> None: ...
-    def update_secret(self, secret: bytes) -> None: ...
-
-
 class ServerConnection:
+    """The state of one connection. The caller passes on what the socket receives and sends what `take_output` returns."""
+
     def __init__(self, handler: ConnectionHandler, limits: Limits) -> None:
         self.limits = limits
         self.has_output = False
         self.state = ConnectionState.HEADER
         self.output: list[bytes] = []
-        """What is to be sent."""
+        """Encoded frames that wait to be sent."""
         self.frame_max = limits.frame_size
         self.channel_max = limits.channels
         self.client_properties: Mapping[str, FieldValue] = {}
@@ -151,14 +132,14 @@ class ServerConnection:
         """Whether the socket takes no more for now, or what was sent must wait."""
         self.is_blocked = False
         self.assembling = 0
-        """How many channels are in the middle of a message."""
+        """Number of channels in the middle of a message."""
         self.close_reason: AmqpError | None = None
         self.channels: dict[int, ServerChannel] = {}
         self._handler = handler
-        self._publications: dict[bytes, Publication] = {}
+        self._publishes: dict[bytes, Publish] = {}
         self._rest = b""
         self.unsent = 0
-        """The bytes of the output."""
+        """Size of `output` in bytes, without the methods of deliveries."""
 
     @property
     def is_writable(self) -> bool:
@@ -169,14 +150,14 @@ class ServerConnection:
         self.sent(len(data))
 
     def sent(self, size: int) -> None:
-        """So much was added to the output by the caller itself."""
+        """Note that the caller itself added `size` bytes to the output."""
         self.unsent += size
         if not self.has_output:
             self.has_output = True
             self._handler.has_output()
 
     def take_output(self) -> list[bytes]:
-        """What there is to send: small pieces are put together, large ones are not copied for it."""
+        """Return and clear the output. Small pieces are joined; large ones are not copied."""
         output, size = self.output, self.unsent
         self.output, self.unsent, self.has_output = [], 0, False
         return output if size > len(output) * LARGE_PIECE else [b"".join(output)]
@@ -196,7 +177,7 @@ class ServerConnection:
         self._fail(error, 0, 0, 0)
 
     def receive(self, data: bytes) -> None:
-        """Carry out what some bytes say, as far as they go; the rest waits for more."""
+        """Carry out all complete frames and keep the rest until more data arrives."""
         at = 0
         if self._rest:
             rest, self._rest = self._rest, b""
@@ -204,10 +185,10 @@ class ServerConnection:
             if at > len(data) or not at:
                 data, at = rest + data, 0
             else:
-                # Its start alone is put behind the rest, so that not all of the data is copied.
+                # Join only the missing bytes to the rest, so that the whole of the data is not copied.
                 piece = b"".join((rest, memoryview(data)[:at]))
                 taken = self._receive_frames(piece, 0)
-                if taken < len(piece):  # a publish whose header is complete now, but whose body is not here yet
+                if taken < len(piece):  # a publish whose header is now complete, but whose body has not arrived
                     data, at = piece[taken:] + data[at:], 0
         if self.state == ConnectionState.HEADER:
             if len(data) < len(PROTOCOL_HEADER) and PROTOCOL_HEADER.startswith(data):
@@ -222,22 +203,22 @@ class ServerConnection:
 
     @staticmethod
     def _missing(rest: bytes) -> int:
-        """How many bytes the last frame lacks of which only the start is here; 0 where not even its length is."""
+        """Return how many bytes the incomplete last frame lacks, or 0 if its length is not known yet."""
         at = 0
         while len(rest) - at >= FRAME_START.size:
             at += FRAME_START.unpack_from(rest, at)[2] + OVERHEAD
         return max(0, at - len(rest))
 
     def _receive_frames(self, data: bytes, at: int) -> int:  # noqa: C901  # see the docstring
-        """Frame by frame; where the first one starts that is not complete.
+        """Carry out frame by frame and return where the first incomplete frame starts.
 
-        On the hot path, hence long and plain (benchmarks/broker.py): a publish known by its bytes waits until its content
-        is all here and is then taken in one go, unless the body comes in several frames; an ack is taken as it is.
-        Everything else is cut out and handed on.
+        This is the hot path, hence long and plain (benchmarks/broker.py). A publish known by its bytes waits until its
+        content is complete and is then carried out in one step, unless the body comes in several frames. An ack is decoded
+        in place. Every other frame is cut out and passed on.
         """
         end = len(data)
         unpack_frame, unpack_content, unpack_ack = FRAME_START.unpack_from, CONTENT_START.unpack_from, ACK_ARGUMENTS.unpack_from
-        publications, channels = self._publications, self.channels
+        publishes, channels = self._publishes, self.channels
         while end - at >= FRAME_START.size:
             kind, number, size = unpack_frame(data, at)
             after = at + size + OVERHEAD
@@ -249,8 +230,8 @@ class ServerConnection:
             if data[after - 1] != FRAME_END:
                 self._fail(FrameError(f"expected a frame to end with {FRAME_END:#x}, got {data[after - 1]:#x}"), 0, 0, 0)
                 return end
-            publication = publications.get(data[at:after]) if size < LONGEST_PUBLISH else None
-            if publication is not None and not self.assembling:
+            publish = publishes.get(data[at:after]) if size < LONGEST_PUBLISH else None
+            if publish is not None and not self.assembling:
                 if end - after < CONTENT_START.size:
                     break
                 content_kind, content_number, header_size, class_id, weight, body_size = unpack_content(data, after)
@@ -273,8 +254,7 @@ class ServerConnection:
                             break
                         if data[content_end - 1] == FRAME_END:
                             try:
-                                raw_properties = data[after + CONTENT_START.size : body_at - 1]
-                                publication.channel.publish(publication, raw_properties, data[after:content_end], body_size)
+                                publish(data[after + CONTENT_START.size : body_at - 1], data[after:content_end], body_size)
                             except AmqpError as error:
                                 self._fail(error, number, *PUBLISH)
                             at = content_end
@@ -302,7 +282,7 @@ class ServerConnection:
             if len(payload) + OVERHEAD > self.frame_max:
                 raise FrameError(f"expected frames of at most {self.frame_max} bytes, got {len(payload) + OVERHEAD}")
             if kind == METHOD:
-                if self._is_deaf(number, payload):
+                if self._is_discarded(number, payload):
                     return
                 method = decode_method(payload)
                 self._receive_method(number, method, payload)
@@ -323,8 +303,8 @@ class ServerConnection:
                 class_id, method_id = PUBLISH
             self._fail(error, number, class_id, method_id)
 
-    def _is_deaf(self, number: int, payload: bytes) -> bool:
-        """Whether a method is to be ignored because what it is for is being closed: all but close and close-ok are."""
+    def _is_discarded(self, number: int, payload: bytes) -> bool:
+        """Whether to discard a method because its channel or connection is closing. Close and close-ok are kept."""
         start = payload[:4]
         if self.state == ConnectionState.CLOSING:
             return start not in (b"\x00\x0a\x00\x32", b"\x00\x0a\x00\x33")
@@ -367,11 +347,11 @@ class ServerConnection:
                 if channel.is_closing:
                     del self.channels[channel.number]
             case BasicPublish():
-                publication = self._handler.publication(channel, method)
-                if len(self._publications) >= PUBLICATIONS_KEPT:
-                    self._publications.clear()
-                self._publications[frame(METHOD, channel.number, payload)] = publication
-                channel.begin_content(publication)
+                publish = self._handler.publication(channel, method)
+                if len(self._publishes) >= PUBLISHES_KEPT:
+                    self._publishes.clear()
+                self._publishes[frame(METHOD, channel.number, payload)] = publish
+                channel.begin_content(publish)
             case _:
                 self._handler.carry_out(channel, method)
 
@@ -388,7 +368,7 @@ class ServerConnection:
     def _remove_channel(self, channel: ServerChannel) -> None:
         self.channels.pop(channel.number, None)
         channel.abandon_content()
-        self._publications.clear()
+        self._publishes.clear()
         if not channel.is_closing:
             self._handler.close_channel(channel)
 
@@ -411,13 +391,15 @@ class ServerConnection:
                 self._handler.update_secret(secret)
                 self.send(method_frame(0, ConnectionUpdateSecretOk()))
             case _, ConnectionSecureOk():
-                raise CommandInvalidError("expected no connection.secure-ok: no mechanism here asks for it")
+                raise CommandInvalidError(
+                    "unexpected connection.secure-ok: no SASL mechanism of this broker sends connection.secure"
+                )
             case _:
                 raise CommandInvalidError(f"unexpected {method.label()} on channel 0 in state {self.state.name.lower()}")
 
     def _greet(self, data: bytes) -> bool:
         if not data.startswith(PROTOCOL_HEADER):
-            self.send(PROTOCOL_HEADER)  # §4.2.2: say which version is spoken here, and hang up
+            self.send(PROTOCOL_HEADER)  # §4.2.2: answer with the supported version and close the socket
             self.state = ConnectionState.CLOSED
             return False
         self.state = ConnectionState.START_OK
@@ -458,7 +440,7 @@ class ServerConnection:
         return isinstance(capabilities, Mapping) and capabilities.get(name) is True
 
     def _fail(self, error: AmqpError, number: int, class_id: int, method_id: int) -> None:
-        """Tell the client what went wrong, and close what is to be closed."""
+        """Report an error to the client and close the channel or the connection."""
         if self.state in (ConnectionState.CLOSING, ConnectionState.CLOSED):
             return
         class_id, method_id = error.class_id or class_id, error.method_id or method_id
@@ -466,7 +448,7 @@ class ServerConnection:
         channel = self.channels.get(number)
         if isinstance(error, AmqpChannelError) and channel is not None:
             channel.abandon_content()
-            self._publications.clear()
+            self._publishes.clear()
             self._handler.close_channel(channel)
             channel.is_closing, channel.takes_methods = True, False
             channel.send(ChannelClose(error.reply_code, text, class_id, method_id))
@@ -478,18 +460,18 @@ class ServerConnection:
         self.send(method_frame(0, ConnectionClose(code, text, class_id, method_id)))
 
     def fail_inside(self) -> None:
-        """A defect of ours came up while bytes of this client were carried out."""
+        """Close the connection because of a defect in the broker."""
         self._fail(InternalError("internal error"), 0, 0, 0)
 
     def _shut(self) -> None:
-        """No channel lives on."""
+        """Close all channels."""
         for channel in list(self.channels.values()):
             self._remove_channel(channel)
-        self._publications.clear()
+        self._publishes.clear()
         self.state = ConnectionState.CLOSED
 
     def lost(self) -> None:
-        """The socket is gone."""
+        """Close all channels, because the socket is closed."""
         self._shut()
 
 
@@ -500,7 +482,7 @@ def _agreed(name: str, wanted: int, least: int, most: int) -> int:
 
 
 def _reply_text(error: AmqpError) -> str:
-    """A short string: what does not fit into 255 bytes is cut."""
+    """Return the text of a close method, cut to the 255 bytes of a short string."""
     text = f"{REPLY_NAMES[error.reply_code]} - {error}"
     encoded = text.encode(errors="replace")
     if len(encoded) > 255:

@@ -7,12 +7,12 @@ import logging
 import ssl
 import time
 from collections.abc import Mapping
+from functools import partial
 from ipaddress import ip_address
 from typing import TYPE_CHECKING, Any, cast
 
 from holtmq.accounts import User
 from holtmq.broker.channel import Channel as BrokerChannel
-from holtmq.broker.publication import Publication
 from holtmq.broker.session import Session
 from holtmq.errors import (
     AmqpError,
@@ -22,6 +22,7 @@ from holtmq.errors import (
     MalformedLoginError,
     NotImplementedByBrokerError,
 )
+from holtmq.protocol.ports import Publish
 from holtmq.protocol.server_channel import ServerChannel
 from holtmq.protocol.server_connection import ConnectionState, ServerConnection
 from holtmq.server.dispatch import carry_out
@@ -279,17 +280,21 @@ class Client(asyncio.Protocol):
         if self.session is not None:
             self.session.close_channel(channel.number)
 
-    def publication(self, channel: ServerChannel, method: BasicPublish) -> Publication:
+    def publication(self, channel: ServerChannel, method: BasicPublish) -> Publish:
         if method.immediate:
             raise NotImplementedByBrokerError("immediate=true: expected false; no broker of today has it")
         if not self.is_publisher:
             self.is_publisher = True
             self.server.publisher_came(self)
-        target: BrokerChannel = channel.target
-        return target.publication(method.exchange, method.routing_key, is_mandatory=method.mandatory)
+        target = self._target(channel)
+        return partial(target.publish, target.publication(method.exchange, method.routing_key, is_mandatory=method.mandatory))
+
+    def _target(self, channel: ServerChannel) -> BrokerChannel:
+        assert self.session is not None
+        return self.session.channels[channel.number]
 
     def carry_out(self, channel: ServerChannel, method: Method) -> None:
-        target: BrokerChannel = channel.target
+        target = self._target(channel)
         match method:
             case BasicConsume():
                 self._consume(channel, target, method)

@@ -1,0 +1,78 @@
+"""The seam between the protocol and the code around it: what a connection needs of its handler and of messages.
+
+`server` implements `ConnectionHandler`. The broker's channels, consumers and messages satisfy the other protocols by their
+attributes alone, so neither package imports the other.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import TYPE_CHECKING, Protocol, TypeAlias
+
+from holtmq.table import FieldValue
+from holtmq.wire.content import Content
+from holtmq.wire.methods import BasicPublish, Method
+
+if TYPE_CHECKING:
+    from holtmq.protocol.server_channel import ServerChannel
+
+Publish: TypeAlias = Callable[[bytes, Content, int], None]
+"""Publish one message, given its raw properties, its content and the length of its body. Exchange, routing key and flags
+are already part of the callable."""
+
+
+class AckTarget(Protocol):
+    """The broker's side of a channel, limited to what the hot path calls directly."""
+
+    def ack(self, tag: int, *, multiple: bool) -> None: ...
+
+
+class OriginOnWire(Protocol):
+    """The exchange and routing key of a message, also in encoded form."""
+
+    exchange: str
+    routing_key: str
+    address: bytes
+    """Exchange, routing key and frame-end octet: the end of every `basic.deliver` frame."""
+
+
+class MessageOnWire(Protocol):
+    """The parts of a message that are sent to clients."""
+
+    id: int
+    content: Content
+
+    @property
+    def origin(self) -> OriginOnWire: ...
+
+
+class ConsumerOnWire(Protocol):
+    """The part of a consumer that is sent to clients."""
+
+    tag: str
+
+
+class ConnectionHandler(Protocol):
+    """Carries out the requests of one client. An `AmqpError` raised here closes the channel or the connection."""
+
+    @property
+    def server_properties(self) -> Mapping[str, FieldValue]: ...
+    @property
+    def mechanisms(self) -> str:
+        """The SASL mechanisms on offer, separated by spaces."""
+
+    def has_output(self) -> None:
+        """Note that output is waiting. Called once, until the output is taken."""
+
+    def log_in(self, mechanism: str, response: bytes, client_properties: Mapping[str, FieldValue]) -> None: ...
+    def tuned(self, heartbeat_s: int) -> None: ...
+    def enter(self, vhost: str) -> None: ...
+    def open_channel(self, channel: ServerChannel) -> AckTarget:
+        """Open the broker's side of a channel and return it."""
+
+    def close_channel(self, channel: ServerChannel) -> None: ...
+    def publication(self, channel: ServerChannel, method: BasicPublish) -> Publish:
+        """Return the callable that publishes messages as `method` says."""
+
+    def carry_out(self, channel: ServerChannel, method: Method) -> None: ...
+    def update_secret(self, secret: bytes) -> None: ...
