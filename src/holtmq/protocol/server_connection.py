@@ -128,8 +128,11 @@ class ServerConnection:
         self.client_properties: Mapping[str, FieldValue] = {}
         self.can_be_cancelled = False
         self.can_be_blocked = False
-        self.is_paused = False
-        """Whether the socket takes no more for now, or what was sent must wait."""
+        self.is_congested = False
+        """Whether the client reads too slowly, so that the socket's write buffer is full."""
+        self.awaits_commit = False
+        """Whether the output must wait until the journal is on disk. A flag of its own: a commit must not resume deliveries
+        to a client that reads too slowly."""
         self.is_blocked = False
         self.assembling = 0
         """Number of channels in the middle of a message."""
@@ -143,7 +146,7 @@ class ServerConnection:
 
     @property
     def is_writable(self) -> bool:
-        return self.unsent < UNSENT_BYTES and not self.is_paused
+        return self.unsent < UNSENT_BYTES and not self.is_congested and not self.awaits_commit
 
     def send(self, data: bytes) -> None:
         self.output.append(data)

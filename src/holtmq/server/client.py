@@ -117,10 +117,10 @@ class Client(asyncio.Protocol):
         self.server.dismiss(self)
 
     def pause_writing(self) -> None:
-        self.connection.is_paused = True
+        self.connection.is_congested = True
 
     def resume_writing(self) -> None:
-        self.connection.is_paused = False
+        self.connection.is_congested = False
         self.resume()
 
     def resume(self) -> None:

@@ -198,7 +198,7 @@ class Server:
         committed = self.broker.committed_batch
         for client in to_flush:
             if client.needs_batch > committed:
-                client.connection.is_paused = True
+                client.connection.awaits_commit = True
                 self._waiting.append(client)
             else:
                 client.flush()
@@ -275,7 +275,7 @@ class Server:
         self._waiting_for_disk = [entry for entry in self._waiting_for_disk if not entry[1].done()]
         waiting, self._waiting = self._waiting, []
         for client in waiting:
-            client.connection.is_paused = False
+            client.connection.awaits_commit = False
             self._to_flush.append(client)
             client.resume()
 
