@@ -16,8 +16,9 @@ from typing import TypeAlias
 from starlette.responses import Response
 
 from holtmq.broker.traffic import Inflow, Outflow
+from holtmq.compatibility import RABBITMQ_VERSION
 from holtmq.management.node import Node
-from holtmq.management.resources.overview import SPOKEN_VERSION, cluster_name_of, memory_used
+from holtmq.management.resources.overview import cluster_name_of, memory_used
 from holtmq.management.views import NODE
 
 MEDIA_TYPE = "text/plain; version=0.0.4; charset=utf-8"
@@ -48,8 +49,8 @@ def _metrics(node: Node, *, per_object: bool) -> Iterator[Iterable[str]]:
 
 def _identity(node: Node) -> Iterator[list[str]]:
     labels = {
-        "rabbitmq_version": SPOKEN_VERSION,
-        "prometheus_plugin_version": SPOKEN_VERSION,
+        "rabbitmq_version": RABBITMQ_VERSION,
+        "prometheus_plugin_version": RABBITMQ_VERSION,
         "prometheus_client_version": "holtmq",
         "erlang_version": "",
         "holtmq_version": version("holtmq"),

@@ -17,6 +17,7 @@ from importlib.metadata import version
 from typing import TYPE_CHECKING
 
 from holtmq.broker.broker import Broker
+from holtmq.compatibility import RABBITMQ_PRODUCT, RABBITMQ_VERSION
 from holtmq.config import DEFAULT_HTTP_PORT, Config
 from holtmq.errors import ConnectionForcedError, StoreError
 from holtmq.protocol.server_connection import Limits
@@ -38,9 +39,6 @@ RETRY_S = 1.0
 STOP_S = 5.0
 STEP_BACK_S = 0.02
 """The longest that publishers wait for consumers to catch up before they may send some more."""
-SPOKEN_PRODUCT, SPOKEN_VERSION = "RabbitMQ", "3.13.0"
-"""Clients look at these two to know what some words mean: Celery raises its prefetch for tasks with an ETA by a global
-`basic.qos` only where the product is RabbitMQ of version 3.3 or later, and would otherwise wait for each of them."""
 CAPABILITIES = (
     "publisher_confirms", "exchange_exchange_bindings", "basic.nack", "consumer_cancel_notify", "connection.blocked",
     "consumer_priorities", "authentication_failure_close", "per_consumer_qos", "direct_reply_to",
@@ -52,8 +50,8 @@ class Server:
         self.config = config
         self.limits = Limits(config.max_channels, config.max_frame_bytes, config.max_message_bytes, config.heartbeat_s)
         self.properties: Mapping[str, FieldValue] = {
-            "product": SPOKEN_PRODUCT,
-            "version": SPOKEN_VERSION,
+            "product": RABBITMQ_PRODUCT,
+            "version": RABBITMQ_VERSION,
             "platform": f"HoltMQ {version('holtmq')}, Python {platform.python_version()}",
             "information": "HoltMQ, an AMQP broker on one file, which does as RabbitMQ does",
             "capabilities": dict.fromkeys(CAPABILITIES, True),

@@ -6,13 +6,13 @@ from typing import Any
 
 from holtmq.broker.definitions_export import export_definitions
 from holtmq.broker.definitions_import import import_definitions
+from holtmq.compatibility import RABBITMQ_VERSION
 from holtmq.management.access import Need
 from holtmq.management.operations import NO_CONTENT, OBJECT, Call, Outcome, api
-from holtmq.management.resources.overview import SPOKEN_VERSION
 from holtmq.topology import Topology
 
 ADMIN = Need.ADMINISTRATOR
-PRODUCT = {"rabbit_version": SPOKEN_VERSION, "rabbitmq_version": SPOKEN_VERSION, "product_name": "HoltMQ"}
+PRODUCT = {"rabbit_version": RABBITMQ_VERSION, "rabbitmq_version": RABBITMQ_VERSION, "product_name": "HoltMQ"}
 
 
 @api.get("/api/definitions", need=ADMIN)

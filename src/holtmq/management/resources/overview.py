@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any
 from urllib.parse import urlsplit
 
+from holtmq.compatibility import RABBITMQ_VERSION
 from holtmq.errors import NotFoundError
 from holtmq.management.access import Need
 from holtmq.management.node import Node
@@ -22,8 +23,6 @@ from holtmq.management.views import NODE
 from holtmq.routing.router import MATCHERS
 from holtmq.topology import Parameter
 
-SPOKEN_VERSION = "3.13.0"
-"""The RabbitMQ version that the API is compatible with, for tools that check it."""
 PROTOCOLS = {"amqp": "amqp", "amqps": "amqp/ssl", "http": "http", "https": "https"}
 CLUSTER_NAME = Parameter("", "cluster_name", "null")
 EXCHANGE_TYPES = [{"name": name, "description": f"AMQP {name} exchange", "enabled": True} for name in sorted(MATCHERS) if name]
@@ -46,8 +45,8 @@ def overview(call: Call) -> dict[str, Any]:
     return {
         "product_name": "HoltMQ",
         "product_version": version("holtmq"),
-        "rabbitmq_version": SPOKEN_VERSION,
-        "management_version": SPOKEN_VERSION,
+        "rabbitmq_version": RABBITMQ_VERSION,
+        "management_version": RABBITMQ_VERSION,
         "erlang_version": "",
         "erlang_full_version": "",
         "python_version": platform.python_version(),
