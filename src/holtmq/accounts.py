@@ -1,4 +1,4 @@
-"""Users with hashed passwords, and what each may do in a vhost: values, as a definitions file and the store have them."""
+"""Users with hashed passwords, and their permissions in each vhost, as definitions files and the store hold them."""
 
 from __future__ import annotations
 
@@ -9,30 +9,34 @@ import os
 from dataclasses import dataclass
 from typing import Literal, TypeAlias
 
-Right: TypeAlias = Literal["configure", "write", "read"]
+Access: TypeAlias = Literal["configure", "write", "read"]
 SALT_BYTES = 4
 HASHES = {
     "rabbit_password_hashing_sha256": "sha256",
     "rabbit_password_hashing_sha512": "sha512",
     "rabbit_password_hashing_md5": "md5",
 }
-"""RabbitMQ's names for how a password is hashed, so that users can move in both directions."""
+"""Hash algorithms by RabbitMQ's names, so that users can be exported to RabbitMQ and imported from it."""
 DEFAULT_HASHING = "rabbit_password_hashing_sha512"
 
 
 @dataclass(frozen=True, slots=True)
 class User:
+    """A user with a hashed password and tags."""
+
     name: str
     password_hash: str = ""
-    """Salt and digest in base64; an empty one fits no password."""
+    """Salt and digest in base64. An empty hash matches no password."""
     hashing: str = DEFAULT_HASHING
     tags: tuple[str, ...] = ()
 
     @classmethod
     def with_password(cls, name: str, password: str, tags: tuple[str, ...] = ()) -> User:
+        """Create a user and hash the password."""
         return cls(name, hash_password(password), DEFAULT_HASHING, tags)
 
     def has_password(self, password: str) -> bool:
+        """Whether `password` matches the hash."""
         try:
             expected = base64.b64decode(self.password_hash)
         except ValueError:
@@ -44,7 +48,7 @@ class User:
 
 @dataclass(frozen=True, slots=True)
 class Permission:
-    """What a user may do in a vhost: the names of exchanges and queues that each right extends to."""
+    """The permissions of a user in a vhost: for each kind of access, a regular expression for names of exchanges and queues."""
 
     user: str
     vhost: str
@@ -55,7 +59,7 @@ class Permission:
 
 @dataclass(frozen=True, slots=True)
 class TopicPermission:
-    """Which routing keys a user may use with a topic exchange."""
+    """The routing keys that a user may use with a topic exchange, as regular expressions."""
 
     user: str
     vhost: str
@@ -65,6 +69,7 @@ class TopicPermission:
 
 
 def hash_password(password: str) -> str:
+    """Hash a password with a new random salt."""
     salt = os.urandom(SALT_BYTES)
     return base64.b64encode(_digest(salt, password, DEFAULT_HASHING)).decode()
 

@@ -1,18 +1,21 @@
-"""Who may do what: the users of a broker and their rights in each vhost, as regular expressions."""
+"""Authentication and permissions: the users of a broker and what each may do in a vhost, as regular expressions."""
 
 from __future__ import annotations
 
 import re
 from collections.abc import Callable, Mapping
 from functools import lru_cache
+from ipaddress import ip_address
 from typing import Literal
 
-from holtmq.accounts import Permission, Right, TopicPermission, User
+from holtmq.accounts import Access, Permission, TopicPermission, User
 from holtmq.errors import AccessRefusedError, LoginRefusedError, NotFoundError
+
+GUEST = "guest"
 
 
 class Authorization:
-    """All users and their rights."""
+    """All users and their permissions."""
 
     def __init__(self) -> None:
         self.users: dict[str, User] = {}
@@ -20,9 +23,10 @@ class Authorization:
         self.topic_permissions: dict[tuple[str, str, str], TopicPermission] = {}
 
     def authenticate(self, name: str, password: str) -> User:
+        """Return the user. Raise LoginRefusedError if the name is unknown or the password is wrong."""
         user = self.users.get(name)
         if user is None or not user.has_password(password):
-            raise LoginRefusedError("Login was refused: the user or the password is not known here")
+            raise LoginRefusedError("Login was refused: unknown user or wrong password")
         return user
 
     def user(self, name: str) -> User:
@@ -44,10 +48,12 @@ class Authorization:
             self.topic_permissions.pop((permission.user, permission.vhost, permission.exchange), None)
 
     def forget_user(self, name: str) -> None:
+        """Remove a user and all permissions of that user."""
         del self.users[name]
         self._keep(lambda user, _: user != name)
 
     def forget_vhost(self, name: str) -> None:
+        """Remove all permissions in a vhost."""
         self._keep(lambda _, vhost: vhost != name)
 
     def _keep(self, is_kept: Callable[[str, str], bool]) -> None:
@@ -55,24 +61,36 @@ class Authorization:
         self.topic_permissions = {key: value for key, value in self.topic_permissions.items() if is_kept(*key[:2])}
 
     def may_enter(self, user: str, vhost: str) -> bool:
+        """Whether the user has any permissions in the vhost."""
         return (user, vhost) in self.permissions
 
-    def require(self, user: str, vhost: str, right: Right, kind: str, name: str) -> None:
+    def require(self, user: str, vhost: str, access: Access, kind: str, name: str) -> None:
+        """Raise AccessRefusedError unless the user has this access to an exchange or queue."""
         permission = self.permissions.get((user, vhost))
-        if permission is None or not fits(getattr(permission, right), name or "amq.default"):
+        if permission is None or not fits(getattr(permission, access), name or "amq.default"):
             shown = f"{kind} {name!r}" if name else "the default exchange"
-            raise AccessRefusedError(f"{right} access to {shown} in vhost {vhost!r} refused for user {user!r}")
+            raise AccessRefusedError(f"{access} access to {shown} in vhost {vhost!r} refused for user {user!r}")
 
-    def require_topic(self, user: str, vhost: str, right: Literal["write", "read"], exchange: str, routing_key: str) -> None:
+    def require_topic(self, user: str, vhost: str, access: Literal["write", "read"], exchange: str, routing_key: str) -> None:
+        """Raise AccessRefusedError if a topic permission of the user excludes the routing key."""
         permission = self.topic_permissions.get((user, vhost, exchange))
-        if permission is not None and not fits(_expanded(getattr(permission, right), user, vhost), routing_key):
+        if permission is not None and not fits(_expanded(getattr(permission, access), user, vhost), routing_key):
             raise AccessRefusedError(
-                f"{right} access to topic {routing_key!r} in exchange {exchange!r} in vhost {vhost!r} refused for user {user!r}"
+                f"{access} access to topic {routing_key!r} in exchange {exchange!r} in vhost {vhost!r} "
+                f"refused for user {user!r}"
             )
 
 
+def may_connect_from(user: str, host: str | None, *, guest_from_anywhere: bool) -> bool:
+    """Whether a user may connect from a host: `guest` may do so from a loopback address only, unless configured otherwise.
+
+    `host` is None if the peer has no IP address.
+    """
+    return user != GUEST or guest_from_anywhere or host is None or ip_address(host.split("%")[0]).is_loopback
+
+
 def fits(pattern: str, name: str) -> bool:
-    """Whether a permission's expression is found in a name; as in RabbitMQ, the empty one fits the empty name only."""
+    """Whether a permission's expression matches a name. As in RabbitMQ, the empty expression matches only the empty name."""
     return bool(_compiled(pattern).search(name))
 
 
@@ -82,7 +100,7 @@ def _compiled(pattern: str) -> re.Pattern[str]:
 
 
 def _expanded(pattern: str, user: str, vhost: str) -> str:
-    """Topic permissions may name the user and the vhost."""
+    """Replace the variables for the user and the vhost in a topic permission."""
     names: Mapping[str, str] = {"{username}": user, "{vhost}": vhost}
     for variable, value in names.items():
         pattern = pattern.replace(variable, re.escape(value))

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from holtmq.accounts import Right, User
+from holtmq.accounts import Access, User
 from holtmq.broker.channel import Channel
 from holtmq.broker.ports import Outlet
 
@@ -42,5 +42,5 @@ class Session:
             self.vhost.delete_queue(queue)
         self.vhost.sessions.discard(self)
 
-    def require(self, right: Right, kind: str, name: str) -> None:
-        self.broker.authorization.require(self.user.name, self.vhost.name, right, kind, name)
+    def require(self, access: Access, kind: str, name: str) -> None:
+        self.broker.authorization.require(self.user.name, self.vhost.name, access, kind, name)

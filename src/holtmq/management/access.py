@@ -11,13 +11,11 @@ import base64
 import binascii
 from dataclasses import dataclass
 from enum import Enum
-from ipaddress import ip_address
 
 from holtmq.accounts import User
-from holtmq.broker.authorization import Authorization
+from holtmq.broker.authorization import Authorization, may_connect_from
 from holtmq.errors import HoltmqError
 
-GUEST = "guest"
 TAGS = ("administrator", "monitoring", "policymaker", "management")
 
 
@@ -88,10 +86,6 @@ def authenticate(header: str | None, peer: str | None, accounts: Authorization, 
     user = accounts.users.get(name)
     if not separator or user is None or not user.has_password(password):
         raise UnauthenticatedError("Login failed: unknown user or wrong password")
-    if name == GUEST and not guest_from_anywhere and not _is_local(peer):
+    if not may_connect_from(name, peer, guest_from_anywhere=guest_from_anywhere):
         raise UnauthenticatedError("Login failed: user 'guest' can only log in from this machine")
     return Caller(user, accounts)
-
-
-def _is_local(peer: str | None) -> bool:
-    return peer is None or ip_address(peer.split("%")[0]).is_loopback

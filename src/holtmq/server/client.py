@@ -8,10 +8,10 @@ import ssl
 import time
 from collections.abc import Mapping
 from functools import partial
-from ipaddress import ip_address
 from typing import TYPE_CHECKING, Any, cast
 
 from holtmq.accounts import User
+from holtmq.broker.authorization import may_connect_from
 from holtmq.broker.channel import Channel as BrokerChannel
 from holtmq.broker.session import Session
 from holtmq.errors import (
@@ -48,7 +48,6 @@ if TYPE_CHECKING:
 
 log = logging.getLogger(__name__)
 
-GUEST = "guest"
 WRITE_BUFFER_BYTES = 1024 * 1024
 CLOSE_TIMEOUT_S = 5.0
 MISSED_HEARTBEATS = 2
@@ -247,8 +246,8 @@ class Client(asyncio.Protocol):
     def _refuse_distant_guest(self) -> None:
         assert self._user is not None
         peer = self._transport.get_extra_info("peername")
-        is_local = not isinstance(peer, tuple) or ip_address(peer[0].split("%")[0]).is_loopback
-        if self._user.name == GUEST and not is_local and not self.server.config.guest_from_anywhere:
+        host = peer[0] if isinstance(peer, tuple) else None
+        if not may_connect_from(self._user.name, host, guest_from_anywhere=self.server.config.guest_from_anywhere):
             raise LoginRefusedError("Login was refused: user 'guest' can only connect from this machine")
 
     def _certified_name(self) -> str | None:
