@@ -1,9 +1,9 @@
-"""The C library's allocator, told to keep what it is going to need again, and Python's collector, told to wait.
+"""Tuning of the C library's memory allocator and of Python's garbage collector.
 
-Sockets are read in pieces of up to 256 KiB. By default glibc gets such a piece from the system and gives it back each time,
-and the kernel then hands it out page by page: at 64 KiB a message a whole broker is then half as fast, or less
-(benchmarks/tuning.py). And where a hundred thousand objects are made that are all going to stay, to look for garbage among
-them, again and again, takes as long as to make them.
+Sockets are read in pieces of up to 256 KiB. By default, glibc requests each piece from the kernel and returns it afterwards,
+and the kernel maps the memory again page by page. With messages of 64 KiB this halves the throughput of a broker, or worse
+(benchmarks/tuning.py). Creating hundreds of thousands of objects that all stay alive also triggers garbage collections that
+find nothing and take as long as creating the objects.
 """
 
 from __future__ import annotations
@@ -14,14 +14,14 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 
 M_TRIM_THRESHOLD, M_TOP_PAD, M_MMAP_THRESHOLD = -1, -2, -3  # malloc.h
-LARGEST_KEPT = 32 * 1024 * 1024  # the most that glibc takes
+LARGEST_KEPT = 32 * 1024 * 1024  # the maximum that glibc accepts
 KEPT_FREE = 32 * 1024 * 1024
 PAD = 4 * 1024 * 1024
 
 
 @contextmanager
 def nothing_collected() -> Iterator[None]:
-    """Don't look for garbage meanwhile. If several threads do so at a time, the first to end lets the search begin again."""
+    """Pause garbage collection inside the block. If several threads do so, it resumes when the first of them leaves."""
     was_collecting = gc.isenabled()
     gc.disable()
     try:
@@ -32,7 +32,7 @@ def nothing_collected() -> Iterator[None]:
 
 
 def keep_freed_memory() -> None:
-    """Keep up to 32 MiB of freed memory in the process; where the C library is another one, nothing changes."""
+    """Let glibc keep up to 32 MiB of freed memory in the process. Other C libraries are left unchanged."""
     try:
         mallopt = ctypes.CDLL(None).mallopt
     except (OSError, AttributeError):
