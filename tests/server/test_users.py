@@ -14,9 +14,8 @@ import trustme
 from holtmq.accounts import User
 from holtmq.config import Config
 from holtmq.errors import LoginRefusedError
-from holtmq.server.client import Client
+from holtmq.server.login import Login
 from holtmq.server.run import running
-from holtmq.server.server import Server
 from holtmq.testing import TestBroker
 from holtmq.wire import methods as wire
 from tests.amqp_client import Amqp, Channel, ClosedError
@@ -172,16 +171,6 @@ def test_mutual_tls_and_login_by_certificate(certificates: dict[str, str], autho
             amqp.channel().declare("q")
 
 
-class FakeTransport:
-    """The far end of a connection, from some address."""
-
-    def __init__(self, peer: str) -> None:
-        self._peer = peer
-
-    def get_extra_info(self, name: str) -> object:
-        return (self._peer, 5555) if name == "peername" else None
-
-
 @pytest.mark.parametrize(
     ("peer", "settings", "is_refused"),
     [
@@ -194,12 +183,10 @@ class FakeTransport:
     ],
 )
 def test_guest_logs_in_from_this_machine_only(peer: str, settings: dict[str, bool], is_refused: bool) -> None:  # noqa: FBT001
-    server = Server(Config(**settings))  # type: ignore[arg-type]
-    server.broker = Bench().broker
-    client = Client(server)
-    client._transport = FakeTransport(peer)  # type: ignore[assignment]
+    allowed = {"guest_from_anywhere": False, **settings}
+    login = Login(Bench().broker.authorization, host=peer, certified_name=None, **allowed)
     if is_refused:
         with pytest.raises(LoginRefusedError, match="guest"):
-            client.log_in("PLAIN", b"\0guest\0guest", {})
+            login.log_in("PLAIN", b"\0guest\0guest")
     else:
-        client.log_in("PLAIN", b"\0guest\0guest", {})
+        assert login.log_in("PLAIN", b"\0guest\0guest").name == "guest"

@@ -26,19 +26,20 @@ class ConnectedClient(Protocol):
 
     name: str
     connected_at: float
-    mechanism: str
-    heartbeat_s: int
     bytes_received: int
     bytes_sent: int
     reads: int
     writes: int
+    is_reading: bool
 
     @property
     def session(self) -> Session | None: ...
     @property
     def connection(self) -> WireConnection: ...
     @property
-    def is_held_back(self) -> bool: ...
+    def mechanism(self) -> str: ...
+    @property
+    def heartbeat_s(self) -> int: ...
     @property
     def peer(self) -> tuple[str, int]: ...
     @property

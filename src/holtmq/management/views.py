@@ -154,7 +154,7 @@ def connection_view(client: ConnectedClient, statistics: Statistics, span: Span 
         "user": session.user.name,
         "vhost": session.vhost.name,
         "user_provided_name": properties.get("connection_name"),
-        "state": "blocked" if wire.is_blocked else "flow" if client.is_held_back else "running",
+        "state": "blocked" if wire.is_blocked else "running" if client.is_reading else "flow",
         "channels": len(session.channels),
         "protocol": "AMQP 0-9-1",
         "auth_mechanism": client.mechanism,

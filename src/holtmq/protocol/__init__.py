@@ -1,1 +1,1 @@
-"""The AMQP connection and its channels as state machines: bytes in, calls and bytes out, no I/O."""
+"""Both sides of an AMQP connection as state machines without I/O."""

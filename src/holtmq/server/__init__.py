@@ -1,1 +1,1 @@
-"""The broker on the network: sockets, TLS, heartbeats, time, and the thread that waits for the disk."""
+"""The broker on the network: sockets, TLS, heartbeats, turns, commits and back-pressure."""

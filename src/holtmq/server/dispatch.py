@@ -1,4 +1,4 @@
-"""Each AMQP method as a call to the broker and the reply to it. What goes wrong is raised; `protocol` tells the client."""
+"""Each AMQP method as a call to the broker and its reply. Errors are raised; `protocol` reports them to the client."""
 
 from __future__ import annotations
 
@@ -9,6 +9,7 @@ from holtmq.broker.channel import Channel
 from holtmq.errors import CommandInvalidError, NotImplementedByBrokerError
 from holtmq.topology import Exchange
 from holtmq.wire import methods as wire
+from holtmq.wire.content import Content
 from holtmq.wire.methods import Method
 
 Call: TypeAlias = Callable[[Channel, Any], Method | None]
@@ -83,9 +84,21 @@ def delete_queue(channel: Channel, method: wire.QueueDelete) -> Method | None:
 
 def set_qos(channel: Channel, method: wire.BasicQos) -> Method:
     if method.prefetch_size:
-        raise NotImplementedByBrokerError(f"prefetch_size!=0 ({method.prefetch_size}): expected 0")
+        raise NotImplementedByBrokerError(f"prefetch_size!=0 ({method.prefetch_size}) is not supported: expected 0")
     channel.set_prefetch(method.prefetch_count, is_global=method.is_global)
     return wire.BasicQosOk()
+
+
+def consume(channel: Channel, method: wire.BasicConsume) -> Method | None:
+    """Start a consumer. Its first messages follow the reply, because messages are sent when the turn ends."""
+    tag = channel.consume(
+        method.queue,
+        method.consumer_tag,
+        is_auto_ack=method.no_ack,
+        is_exclusive=method.exclusive,
+        arguments=method.arguments,
+    )
+    return None if method.no_wait else wire.BasicConsumeOk(tag)
 
 
 def cancel(channel: Channel, method: wire.BasicCancel) -> Method | None:
@@ -136,7 +149,9 @@ def roll_back(channel: Channel, _: wire.TxRollback) -> Method:
 
 def flow(_: Channel, method: wire.ChannelFlow) -> Method:
     if not method.active:
-        raise NotImplementedByBrokerError("channel.flow with active=false: expected true; set a prefetch instead")
+        raise NotImplementedByBrokerError(
+            "channel.flow with active=false is not supported: expected true; set a prefetch count instead"
+        )
     return wire.ChannelFlowOk(active=True)
 
 
@@ -151,6 +166,7 @@ CALLS: Mapping[type[Method], Call] = {
     wire.QueuePurge: purge_queue,
     wire.QueueDelete: delete_queue,
     wire.BasicQos: set_qos,
+    wire.BasicConsume: consume,
     wire.BasicCancel: cancel,
     wire.BasicAck: ack,
     wire.BasicNack: nack,
@@ -166,8 +182,18 @@ CALLS: Mapping[type[Method], Call] = {
 
 
 def carry_out(channel: Channel, method: Method) -> Method | None:
-    """Do what a method asks for; the reply, if there is one. Consuming and getting, which send messages, are not here."""
+    """Carry out a method and return the reply, or None if it has none. For basic.get see `get_message`."""
     call = CALLS.get(type(method))
     if call is None:
         raise CommandInvalidError(f"unexpected {method.label()} from a client")
     return call(channel, method)
+
+
+def get_message(channel: Channel, method: wire.BasicGet) -> tuple[Method, Content | None]:
+    """Carry out basic.get and return the reply with the content of the message, if the queue had one."""
+    fetched = channel.get(method.queue, is_auto_ack=method.no_ack)
+    if fetched is None:
+        return wire.BasicGetEmpty(), None
+    message, origin = fetched.message, fetched.message.origin
+    reply = wire.BasicGetOk(fetched.tag, fetched.is_redelivered, origin.exchange, origin.routing_key, fetched.remaining)
+    return reply, message.content

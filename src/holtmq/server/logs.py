@@ -1,4 +1,4 @@
-"""What the broker says of itself: one line for each event, for people or for programs."""
+"""Logs of the broker: one line per event, as text or as JSON."""
 
 from __future__ import annotations
 
@@ -9,12 +9,16 @@ from datetime import UTC, datetime
 
 
 class TextFormatter(logging.Formatter):
+    """Lines for people: time, level and message."""
+
     def format(self, record: logging.LogRecord) -> str:
         line = f"{_moment(record)} {record.levelname.lower():7} {record.getMessage()}"
         return f"{line}\n{self.formatException(record.exc_info)}" if record.exc_info else line
 
 
 class JsonFormatter(logging.Formatter):
+    """Lines for programs: a JSON object per event."""
+
     def format(self, record: logging.LogRecord) -> str:
         event = {
             "time": _moment(record),
@@ -28,6 +32,7 @@ class JsonFormatter(logging.Formatter):
 
 
 def set_up_logs(log_format: str, level: str) -> None:
+    """Log to stderr as `text` or `json`, from the given level up."""
     handler = logging.StreamHandler(sys.stderr)
     handler.setFormatter(JsonFormatter() if log_format == "json" else TextFormatter())
     root = logging.getLogger("holtmq")

@@ -1,4 +1,4 @@
-"""A broker in this process: in the foreground until a signal comes, or in a thread for as long as somebody needs it."""
+"""Runs a broker in this process: in the foreground until a signal arrives, or in a thread for the length of a `with` block."""
 
 from __future__ import annotations
 
@@ -18,15 +18,16 @@ from holtmq.server.server import Server
 
 START_TIMEOUT_S = 30.0
 GARBAGE = (50_000, 20, 50)
-"""Messages form no cycles: looking for some among all that wait finds nothing. What it is worth: benchmarks/tuning.py."""
+"""Thresholds of the garbage collector. Messages form no reference cycles, so frequent collections find nothing; the gain is
+measured in benchmarks/tuning.py."""
 
 
 def serve(config: Config, on_ready: Callable[[Server], None]) -> None:
-    """Run until SIGTERM or SIGINT."""
+    """Run a broker until SIGTERM or SIGINT. `on_ready` is called when it accepts clients."""
     keep_freed_memory()
     gc.set_threshold(*GARBAGE)
     _, most_files = resource.getrlimit(resource.RLIMIT_NOFILE)
-    resource.setrlimit(resource.RLIMIT_NOFILE, (most_files, most_files))  # each client is one
+    resource.setrlimit(resource.RLIMIT_NOFILE, (most_files, most_files))  # each client needs one file descriptor
     uvloop.run(_serve(config, on_ready))
 
 
@@ -46,7 +47,7 @@ async def _serve(config: Config, on_ready: Callable[[Server], None]) -> None:
 
 @contextmanager
 def running(config: Config) -> Iterator[Server]:
-    """A broker in a thread of its own."""
+    """Run a broker in a thread of its own while the block runs."""
     started = threading.Event()
     state: dict[str, object] = {}
 

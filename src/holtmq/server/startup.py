@@ -1,4 +1,4 @@
-"""From a file to a broker: what it had, and what a definitions file adds."""
+"""Startup: opens a file, recovers the broker from it, and imports a definitions file."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ log = logging.getLogger(__name__)
 
 
 def open_broker(config: Config, address: str) -> tuple[Broker, SqliteJournal]:
-    """A broker with all that its file has. It owns the file: nobody else can open it meanwhile."""
+    """Open the file and return the broker recovered from it. No other process can open the file until the journal is closed."""
     database = SqliteDatabase(config.data, durability=cast("Durability", config.durability), owner=address)
     journal = SqliteJournal(database)
     broker = Broker(journal, is_strict_unbind=config.strict_unbind, memory_limit=config.memory_bytes)
@@ -38,6 +38,7 @@ def open_broker(config: Config, address: str) -> tuple[Broker, SqliteJournal]:
 
 
 def recover(broker: Broker, journal: SqliteJournal) -> None:
+    """Load vhosts, queues, users and permissions from the journal. A new file gets the user guest."""
     recovered = journal.recover()
     broker.last_id = max(broker.last_id, recovered.last_id)
     metadata = {entry.pop("name"): entry for entry in json.loads(dict(recovered.topology.sections).get("vhosts", "[]"))}

@@ -1,0 +1,123 @@
+"""Where protocol meets broker: carries out the requests of one client through the broker's session of that client."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Mapping
+from functools import partial
+from typing import TYPE_CHECKING
+
+from holtmq.accounts import User
+from holtmq.broker.channel import Channel
+from holtmq.broker.session import Session
+from holtmq.errors import NotImplementedByBrokerError
+from holtmq.protocol.ports import Publish
+from holtmq.protocol.server_channel import ServerChannel
+from holtmq.server.dispatch import carry_out, get_message
+from holtmq.server.login import Login
+from holtmq.table import FieldValue
+from holtmq.wire.frames import BASIC
+from holtmq.wire.methods import BasicGet, BasicPublish, Method
+
+if TYPE_CHECKING:
+    from holtmq.server.client import Client
+    from holtmq.server.server import Server
+
+log = logging.getLogger(__name__)
+
+
+class ClientHandler:
+    """The `ConnectionHandler` of one client: its login, its session, and the state that other parts of the server ask for."""
+
+    def __init__(self, server: Server, client: Client, login: Login) -> None:
+        self.session: Session | None = None
+        self.mechanism = ""
+        self.heartbeat_s = 0
+        self.is_publisher = False
+        self.needs_batch = 0
+        """The batch of the journal that must be on disk before the output may be sent."""
+        self._server = server
+        self._client = client
+        self._login = login
+        self._user: User | None = None
+
+    @property
+    def server_properties(self) -> Mapping[str, FieldValue]:
+        return self._server.properties
+
+    @property
+    def mechanisms(self) -> str:
+        return self._login.mechanisms
+
+    @property
+    def only_publishes(self) -> bool:
+        """Whether the client publishes and neither consumes nor holds unacknowledged messages."""
+        channels = self.session.channels.values() if self.session is not None else ()
+        return self.is_publisher and not any(channel.consumers or channel.unsettled for channel in channels)
+
+    def has_output(self) -> None:
+        self._server.turns.flush_later(self._client)
+
+    def log_in(self, mechanism: str, response: bytes, client_properties: Mapping[str, FieldValue]) -> None:
+        self.mechanism = mechanism
+        self._user = self._login.log_in(mechanism, response)
+
+    def tuned(self, heartbeat_s: int) -> None:
+        self.heartbeat_s = heartbeat_s
+        if heartbeat_s:
+            self._client.start_heartbeat(heartbeat_s)
+
+    def enter(self, vhost: str) -> None:
+        assert self._user is not None
+        self.session = self._server.broker.open_session(self._user, vhost)
+        log.info("%s: user %r entered vhost %r", self._client.name, self._user.name, vhost)
+
+    def update_secret(self, secret: bytes) -> None:
+        """Accept a new secret. Passwords do not expire, so there is nothing to renew."""
+
+    def close_session(self) -> None:
+        if self.session is not None:
+            self.session.close()
+            self.session = None
+
+    def open_channel(self, channel: ServerChannel) -> Channel:
+        assert self.session is not None
+        return self.session.open_channel(channel.number, channel)
+
+    def close_channel(self, channel: ServerChannel) -> None:
+        if self.session is not None:
+            self.session.close_channel(channel.number)
+
+    def publication(self, channel: ServerChannel, method: BasicPublish) -> Publish:
+        if method.immediate:
+            raise NotImplementedByBrokerError("immediate=true is not supported: expected false")
+        if not self.is_publisher:
+            self.is_publisher = True
+            self._server.pressure.admit_publisher(self._client)
+        target = self._target(channel)
+        return partial(target.publish, target.publication(method.exchange, method.routing_key, is_mandatory=method.mandatory))
+
+    def carry_out(self, channel: ServerChannel, method: Method) -> None:
+        target = self._target(channel)
+        if isinstance(method, BasicGet):
+            reply, content = get_message(target, method)
+            if content is None:
+                channel.send(reply)
+            else:
+                channel.send_content(reply, content)
+            return
+        answer = carry_out(target, method)
+        if method.class_id != BASIC:
+            self._wait_for_disk()
+        if answer is not None:
+            channel.send(answer)
+
+    def _target(self, channel: ServerChannel) -> Channel:
+        assert self.session is not None
+        return self.session.channels[channel.number]
+
+    def _wait_for_disk(self) -> None:
+        """Send the reply to a durable change only when the change is on disk."""
+        journal = self._server.broker.journal
+        if journal.has_changes:
+            self.needs_batch = journal.batch

@@ -1,0 +1,91 @@
+"""Turns: the broker works in turns on the event loop.
+
+Everything that sockets receive in one iteration of the loop belongs to one turn. At the end of a turn, messages are sent to
+consumers and confirms to publishers, and `after_turn` takes care of the clients that have output.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import time
+from collections.abc import Callable
+from typing import TYPE_CHECKING
+
+from holtmq.broker.broker import Broker
+
+if TYPE_CHECKING:
+    from holtmq.server.client import Client
+
+log = logging.getLogger(__name__)
+
+TURN_BYTES = 256 * 1024
+"""A turn that has received this many bytes ends at once."""
+TIMER_SLACK_S = 0.001
+"""Added to timers: a loop that wakes up a little early would find nothing due."""
+
+
+class Turns:
+    """Begins and ends turns, and begins one when a message expires or becomes available."""
+
+    def __init__(self, broker: Broker, after_turn: Callable[[list[Client]], None]) -> None:
+        self.is_open = False
+        self._broker = broker
+        self._after_turn = after_turn
+        self._loop = asyncio.get_running_loop()
+        self._bytes = 0
+        self._to_flush: list[Client] = []
+        self._timer: asyncio.TimerHandle | None = None
+        self._timer_at = 0
+
+    def begin(self) -> None:
+        """Begin a turn, unless one is open. It ends when the loop has handled all pending events."""
+        if self.is_open:
+            return
+        self.is_open = True
+        self._bytes = 0
+        self._loop.call_soon(self._end)
+        try:
+            self._broker.begin(time.time_ns() // 1_000_000)
+        except Exception:
+            # Timers concern one queue each. A defect there must not keep all other queues from their turn.
+            log.exception("internal error while handling timers")
+
+    def received(self, size: int) -> None:
+        """Count received bytes, and end a turn that has received too many: libuv may read a socket many times in a row."""
+        self._bytes += size
+        if self._bytes >= TURN_BYTES:
+            self._end()
+
+    def flush_later(self, client: Client) -> None:
+        """Send the output of a client when the turn ends."""
+        self._to_flush.append(client)
+        self.begin()
+
+    def forget(self, client: Client) -> None:
+        """Drop a client that is disconnected."""
+        if client in self._to_flush:
+            self._to_flush.remove(client)
+
+    def _end(self) -> None:
+        if not self.is_open:
+            return
+        self.is_open = False
+        self._broker.end()
+        to_flush, self._to_flush = self._to_flush, []
+        self._after_turn(to_flush)
+        self._set_timer()
+
+    def _set_timer(self) -> None:
+        """Schedule a turn for the next time at which the broker has something to do."""
+        due = self._broker.next_timer
+        if due is None or (self._timer is not None and self._timer_at <= due):
+            return
+        if self._timer is not None:
+            self._timer.cancel()
+        self._timer_at = due
+        self._timer = self._loop.call_later(max(0, due / 1000 - time.time()) + TIMER_SLACK_S, self._on_timer)
+
+    def _on_timer(self) -> None:
+        self._timer = None
+        self.begin()
