@@ -78,7 +78,7 @@ def test_bench_loads_a_broker_and_tells_what_it_saw(holtmq_broker: TestBroker) -
         ("http://127.0.0.1", "expected a URI as in amqp://"),
         ("amqp://127.0.0.1:1", "no broker at 127.0.0.1:1"),
         ("amqps://127.0.0.1:1", "expected an address without TLS, got amqps://127.0.0.1:1"),
-        ("amqp://guest:wrong@127.0.0.1:{port}", "hung up"),
+        ("amqp://guest:wrong@127.0.0.1:{port}", "ACCESS_REFUSED"),
     ],
 )
 def test_bench_without_a_broker_says_so(holtmq_broker: TestBroker, uri: str, expected: str) -> None:

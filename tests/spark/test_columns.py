@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from pyspark.sql.types import BinaryType, DataType, IntegerType, StringType, StructField, StructType, VariantType
 
 from holtmq import InvalidValueError
-from holtmq.client.blocking_connection import Delivery
+from holtmq.protocol.client_connection import Delivery
 from holtmq.spark.amqp.columns import ARROW_SCHEMA, SCHEMA, MessageEncoder, RowEncoder
 from holtmq.spark.signature import read_headers
 from holtmq.table_json import table_to_json

@@ -1,4 +1,4 @@
-"""A load generator for AMQP brokers, made so light that the broker is what is measured."""
+"""A load generator for AMQP brokers, light enough that the broker is the bottleneck."""
 
 from holtmq.bench.load import Load, Result, run_load
 

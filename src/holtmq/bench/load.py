@@ -1,4 +1,4 @@
-"""One run of load: producers and consumers on queues of their own, for a while, and what came of it."""
+"""One run of load: producers and consumers on queues of their own, and the measured result."""
 
 from __future__ import annotations
 
@@ -20,32 +20,32 @@ Progress = Callable[["Sample"], None]
 
 @dataclass(frozen=True, slots=True)
 class Load:
-    """What to do; the names follow rabbitmq-perf-test where it has one."""
+    """The parameters of a run. Names follow rabbitmq-perf-test where it has the option."""
 
     producers: int = 1
     consumers: int = 1
     size: int = 100
     queues: int = 1
-    """Fan-out: each of so many queues gets every message. 1 is a plain queue that all share."""
+    """Number of queues, each of which receives every message (fan-out). With 1, all consumers share the queue."""
     auto_ack: bool = False
     qos: int = 0
     multi_ack_every: int = 1
     confirm: int = 0
-    """How many messages may be without a confirm; 0 for no confirms."""
+    """Maximum number of unconfirmed messages per producer; 0 switches confirms off."""
     persistent: bool = False
     rate: float = 0
-    """Messages a second of all producers together; 0 for as fast as it goes."""
+    """Messages per second of all producers together; 0 is as fast as possible."""
     time_s: float = 5
     messages: int = 0
-    """How many messages all producers send at most; 0 for no limit but the time."""
+    """Maximum number of messages of all producers together; 0 is no limit."""
     exchange_type: str = "direct"
     keys: int = 1
-    """So many routing keys, each bound to the queue."""
+    """Number of routing keys, each bound to the queue."""
 
 
 @dataclass(frozen=True, slots=True)
 class Sample:
-    """The state of a run at a moment."""
+    """The progress of a run."""
 
     seconds: float
     sent: int
@@ -54,6 +54,8 @@ class Sample:
 
 @dataclass(frozen=True, slots=True)
 class Result:
+    """The measured rates and latencies of a run."""
+
     sent: int
     received: int
     seconds: float
@@ -67,7 +69,8 @@ class Result:
 
 
 def run_load(address: Address, load: Load, progress: Progress | None = None) -> Result:
-    import uvloop  # not at the top: other commands do without it, and so does Windows
+    """Run a load against a broker and return the result."""
+    import uvloop  # here, because other commands do not need it and Windows does not have it
 
     keep_freed_memory()
     return uvloop.run(_run(address, load, progress))
@@ -147,7 +150,7 @@ async def _measure(
 
 
 async def _drain(consumers: list[LoadConsumer], expected: int) -> None:
-    """Wait for what is still on its way."""
+    """Wait until consumers have received all messages."""
     seen, since = -1, time.perf_counter()
     while (received := sum(consumer.received for consumer in consumers)) < expected:
         if received != seen:

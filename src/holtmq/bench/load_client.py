@@ -1,6 +1,8 @@
-"""A client for load and nothing else: it spells publishes in large pieces, and counts deliveries by their length.
+"""A client for load: publishes are encoded in large pieces, and deliveries are counted by their length.
 
-All messages of a run are equally long on the wire, so that counting needs no parsing; that is why keys are padded.
+The handshake and all calls go through `protocol.ClientConnection`. While a load runs, the client reads raw bytes instead:
+decoding every delivery would cost the generator as much as the broker, and the generator would then be what is measured. All
+messages of a run have the same length on the wire, so that counting needs no parsing; routing keys are padded for this.
 """
 
 from __future__ import annotations
@@ -12,11 +14,12 @@ from struct import Struct
 from typing import TypeVar, cast
 
 from holtmq.client.address import Address
-from holtmq.errors import HoltmqError
+from holtmq.errors import AmqpError, HoltmqError
+from holtmq.protocol.client_connection import ClientConnection, ClientOptions, ReceivedMethod
 from holtmq.wire import methods as wire
 from holtmq.wire.content import make_content
-from holtmq.wire.frames import BASIC, FRAME_END, FRAME_START, METHOD, OVERHEAD, PROTOCOL_HEADER, method_frame
-from holtmq.wire.methods import Method, decode_method
+from holtmq.wire.frames import BASIC, FRAME_END, FRAME_START, METHOD, OVERHEAD, method_frame
+from holtmq.wire.methods import Method
 
 M = TypeVar("M", bound=Method)
 CHANNEL = 1
@@ -35,66 +38,65 @@ class LoadError(HoltmqError):
 
 
 class LoadClient(asyncio.Protocol):
-    """A connection with one channel: the handshake and calls; then `raw` takes all that comes."""
+    """An asyncio connection with one channel. After the calls that prepare a load, `read_raw` takes over its input."""
 
-    def __init__(self) -> None:
+    def __init__(self, options: ClientOptions) -> None:
+        self._protocol = ClientConnection(options)
         self._transport: asyncio.Transport
-        self.rest = b""
-        """What came and was not looked at yet."""
+        self._opened = asyncio.Event()
         self._replies: asyncio.Queue[Method | None] = asyncio.Queue()
         self._can_write = asyncio.Event()
         self._can_write.set()
-        self.raw: Callable[[bytes], None] | None = None
-        self.lost: Exception | None = None
+        self._raw: Callable[[bytes], None] | None = None
+        self._failure: Exception | None = None
 
     @classmethod
     async def connect(cls, address: Address) -> LoadClient:
+        """Connect to a broker, log in and open a channel."""
         if address.tls is not None:
             raise LoadError(f"expected an address without TLS, got {address}")
+        options = ClientOptions(address.user, address.password, address.vhost)
         loop = asyncio.get_running_loop()
         try:
-            _, client = await loop.create_connection(cls, address.host, address.port)
+            _, client = await loop.create_connection(lambda: cls(options), address.host, address.port)
         except OSError as error:
             raise LoadError(f"no broker at {address.host}:{address.port}: {error}") from error
-        client.write_soon(PROTOCOL_HEADER)
-        await client.expect(wire.ConnectionStart)
-        response = f"\0{address.user}\0{address.password}".encode()
-        client.send(0, wire.ConnectionStartOk({}, "PLAIN", response, "en_US"))
-        tune = await client.expect(wire.ConnectionTune)
-        client.send(0, wire.ConnectionTuneOk(tune.channel_max, tune.frame_max, 0))
-        client.frame_max = tune.frame_max
-        client.send(0, wire.ConnectionOpen(address.vhost))
-        await client.expect(wire.ConnectionOpenOk)
         await client.call(wire.ChannelOpen(), wire.ChannelOpenOk)
         return client
 
-    frame_max = 131_072
+    @property
+    def frame_max(self) -> int:
+        return self._protocol.frame_max
 
     async def call(self, method: Method, reply: type[M]) -> M:
-        self.send(CHANNEL, method)
-        return await self.expect(reply)
-
-    def send(self, channel: int, method: Method) -> None:
-        self._transport.write(method_frame(channel, method))
-
-    async def expect(self, kind: type[M]) -> M:
+        """Send a method and wait for its reply."""
         try:
-            method = await asyncio.wait_for(self._replies.get(), REPLY_TIMEOUT_S)
+            await asyncio.wait_for(self._opened.wait(), REPLY_TIMEOUT_S)
+            if self._failure is None:
+                self._transport.write(method_frame(CHANNEL, method))
+            answer = await asyncio.wait_for(self._replies.get(), REPLY_TIMEOUT_S)
         except TimeoutError:
-            raise LoadError(f"expected {kind.label()} from the broker, got nothing for {REPLY_TIMEOUT_S:g} s") from None
-        if method is None:
-            raise LoadError(f"expected {kind.label()} from the broker, but it hung up: {self.lost}")
-        if not isinstance(method, kind):
-            raise LoadError(f"expected {kind.label()} from the broker, got {method}")
-        return method
+            raise LoadError(f"expected {reply.label()} from the broker, got nothing for {REPLY_TIMEOUT_S:g} s") from None
+        if answer is None:
+            raise LoadError(f"expected {reply.label()} from the broker, but {self._failure}")
+        if not isinstance(answer, reply):
+            raise LoadError(f"expected {reply.label()} from the broker, got {answer}")
+        return answer
+
+    def read_raw(self, read: Callable[[bytes], None]) -> None:
+        """Pass all further input to `read`, undecoded."""
+        self._raw = read
+        read(self._protocol.take_rest())
 
     async def write(self, data: bytes) -> None:
+        """Send encoded frames when the socket has room for them."""
         await self._can_write.wait()
-        if self.lost is not None:
-            raise LoadError(f"the broker hung up: {self.lost}")
+        if self._failure is not None:
+            raise LoadError(str(self._failure))
         self._transport.write(data)
 
     def write_soon(self, data: bytes) -> None:
+        """Send encoded frames without waiting."""
         self._transport.write(data)
 
     def close(self) -> None:
@@ -102,11 +104,10 @@ class LoadClient(asyncio.Protocol):
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         self._transport = cast("asyncio.Transport", transport)
+        self._transport.write(self._protocol.take_output())
 
     def connection_lost(self, error: Exception | None) -> None:
-        self.lost = error or ConnectionResetError("connection closed")
-        self._replies.put_nowait(None)
-        self._can_write.set()
+        self._fail(LoadError(f"the broker closed the connection: {error}" if error else "the broker closed the connection"))
 
     def pause_writing(self) -> None:
         self._can_write.clear()
@@ -115,24 +116,34 @@ class LoadClient(asyncio.Protocol):
         self._can_write.set()
 
     def data_received(self, data: bytes) -> None:
-        if self.raw is not None:
-            self.raw(data)
+        if self._raw is not None:
+            self._raw(data)
             return
-        data = self.rest + data
-        at = 0
-        while len(data) - at >= OVERHEAD and self.raw is None:
-            kind, _, size = FRAME_START.unpack_from(data, at)
-            after = at + size + OVERHEAD
-            if after > len(data):
-                break
-            if kind == METHOD:
-                self._replies.put_nowait(decode_method(data[at + FRAME_START.size : after - 1]))
-            at = after
-        self.rest = data[at:]
+        try:
+            self._protocol.receive(data)
+        except AmqpError as error:
+            self._fail(error)
+            self._transport.abort()
+            return
+        self._transport.write(self._protocol.take_output())
+        for event in self._protocol.take_events():
+            if isinstance(event, ReceivedMethod) and isinstance(event.method, wire.ConnectionClose):
+                self._fail(LoadError(f"the broker closed the connection: {event.method.reply_text}"))
+            elif isinstance(event, ReceivedMethod):
+                self._replies.put_nowait(event.method)
+        if self._protocol.is_open:
+            self._opened.set()
+
+    def _fail(self, error: Exception) -> None:
+        """Remember the first error and wake up all waiters."""
+        self._failure = self._failure or error
+        self._replies.put_nowait(None)
+        self._can_write.set()
+        self._opened.set()
 
 
 class LoadProducer:
-    """Publishes as fast as the broker takes it, or at a rate; with confirms, as far ahead as it is allowed to be."""
+    """Publishes as fast as the broker accepts, or at a given rate, with a limited number of unconfirmed messages."""
 
     def __init__(
         self, client: LoadClient, exchange: str, keys: list[str], size: int, *, is_persistent: bool, is_mandatory: bool
@@ -153,13 +164,14 @@ class LoadProducer:
         self._news = asyncio.Event()
 
     async def confirm(self) -> None:
+        """Switch on publisher confirms."""
         await self._client.call(wire.ConfirmSelect(), wire.ConfirmSelectOk)
-        self._client.raw = self._take_confirms
+        self._client.read_raw(self._receive_confirms)
 
     def close(self) -> None:
         self._client.close()
 
-    def _take_confirms(self, data: bytes) -> None:
+    def _receive_confirms(self, data: bytes) -> None:
         data = self._rest + data
         length = SETTLE.size
         end = len(data) // length * length
@@ -174,7 +186,7 @@ class LoadProducer:
         self._news.set()
 
     async def run(self, *, until: float, limit: int, rate: float, ahead: int) -> None:
-        """Publish until a time or a number; `ahead` is how many may be without a confirm, 0 for any number."""
+        """Publish until a time or a number of messages. At most `ahead` messages are unconfirmed; 0 is no limit."""
         start = time.perf_counter()
         while time.perf_counter() < until and self.sent < limit:
             count = min(self._batch, limit - self.sent)
@@ -194,7 +206,7 @@ class LoadProducer:
             await asyncio.sleep(0)
 
     def _timed(self, count: int) -> bytes:
-        """The next messages, each with the time in its body if that is long enough."""
+        """Encode the next messages, each with the time in its body if the body is long enough."""
         messages = self._next(self.sent, count)
         if self._size < MOMENT.size:
             return b"".join(messages)
@@ -202,7 +214,7 @@ class LoadProducer:
         return b"".join([part for message in messages for part in (message[:at], moment, message[at + MOMENT.size :])])
 
     def _untimed(self, count: int) -> bytes:
-        """The next messages, from what was spelled before: at full speed this must cost next to nothing."""
+        """Return the next messages from a cache of encoded pieces: at full speed this must cost next to nothing."""
         if count != self._batch:
             return b"".join(self._next(self.sent, count))
         start = self.sent % len(self._messages)
@@ -219,7 +231,7 @@ class LoadProducer:
 
 
 class LoadConsumer:
-    """Counts deliveries, acknowledges them, and notes how long each was on its way."""
+    """Counts deliveries, acknowledges them, and measures their latency."""
 
     def __init__(self, client: LoadClient, size: int, *, is_auto_ack: bool, ack_every: int, is_timed: bool) -> None:
         self._client = client
@@ -230,23 +242,22 @@ class LoadConsumer:
         self._length = 0
         self._rest = b""
         self._pending = 0
-        """Bytes of a delivery that is not complete."""
+        """Number of bytes of an incomplete delivery."""
         self.received = 0
         self._acked = 0
         self.latencies_ns: list[int] = []
 
     async def start(self, queue: str, prefetch: int) -> None:
+        """Start to consume a queue."""
         if prefetch:
             await self._client.call(wire.BasicQos(0, prefetch, False), wire.BasicQosOk)
-        self._client.send(CHANNEL, wire.BasicConsume(0, queue, "c", no_ack=self._is_auto_ack))
-        await self._client.expect(wire.BasicConsumeOk)
-        self._client.raw = self._take
-        self._take(self._client.rest)
+        await self._client.call(wire.BasicConsume(0, queue, "c", no_ack=self._is_auto_ack), wire.BasicConsumeOk)
+        self._client.read_raw(self._receive)
 
     def close(self) -> None:
         self._client.close()
 
-    def _take(self, data: bytes) -> None:
+    def _receive(self, data: bytes) -> None:
         if not self._length or self._is_timed:
             data = self._rest + data
             if not self._length and not self._measure(data):
@@ -279,7 +290,7 @@ class LoadConsumer:
             self._acked = tags[-1]
 
     def _measure(self, data: bytes) -> bool:
-        """The length of a delivery: method, header and body frames together."""
+        """Find the length of a delivery, which is that of its method, header and body frames together."""
         at, body = 0, 0
         for frame in range(2 + -(-self._size // (self._client.frame_max - OVERHEAD))):
             if len(data) - at < FRAME_START.size:

@@ -1,1 +1,1 @@
-"""A blocking AMQP client for bulk: what the Spark source and sink are made of."""
+"""A blocking AMQP client for bulk transfers, used by the Spark source and sink."""

@@ -1,4 +1,4 @@
-"""Where a broker is, and who asks."""
+"""Addresses of brokers: host, port, credentials, vhost and TLS settings, parsed from AMQP URIs."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ PORT, TLS_PORT = 5672, 5671
 
 @dataclass(frozen=True, slots=True)
 class Tls:
-    """How a broker is trusted, and a client made known to it."""
+    """TLS settings: which brokers to trust, and the certificate of the client."""
 
     ca_file: str | None = None
     cert_file: str | None = None
@@ -22,6 +22,7 @@ class Tls:
     verify: bool = True
 
     def context(self) -> ssl.SSLContext:
+        """Return an SSL context with these settings."""
         context = ssl.create_default_context(cafile=self.ca_file)
         if not self.verify:
             context.check_hostname = False
@@ -33,6 +34,8 @@ class Tls:
 
 @dataclass(frozen=True, slots=True)
 class Address:
+    """The address of a broker, and the user and vhost to connect with."""
+
     host: str
     port: int
     user: str = "guest"
@@ -42,7 +45,7 @@ class Address:
 
     @classmethod
     def parse(cls, uri: str) -> Address:
-        """The address that a URI names, with RabbitMQ's defaults for what it leaves out."""
+        """Parse an AMQP URI. Missing parts have RabbitMQ's defaults."""
         try:
             parts = urlsplit(uri)
             port = parts.port
@@ -62,6 +65,6 @@ class Address:
 
 
 def without_password(uri: str) -> str:
-    """A URI as it may be shown."""
+    """Return a URI without user and password, for messages and logs."""
     scheme, separator, rest = uri.partition("://")
     return scheme + separator + rest.rpartition("@")[2]

@@ -1,4 +1,4 @@
-"""Publishes in bulk, and forgets a message only when the broker has confirmed it."""
+"""Publishing in bulk: a message is kept until the broker has confirmed it."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from holtmq.wire.content import make_content, on_channel
 from holtmq.wire.frames import method_frame
 
 WINDOW = 4_000
-"""Messages on their way without a confirm."""
+"""Maximum number of unconfirmed messages."""
 PIECE_BYTES = 128 * 1024
 RETRIES = 8
 FIRST_PAUSE_S, LONGEST_PAUSE_S = 0.1, 5.0
@@ -23,10 +23,12 @@ METHODS_KEPT = 10_000
 
 
 class PublishError(HoltmqError):
-    """Messages that the broker would not take, however often they were sent."""
+    """The broker did not confirm messages, even after all retries."""
 
 
 class Outgoing(NamedTuple):
+    """A message to publish."""
+
     exchange: str
     routing_key: str
     raw_properties: bytes
@@ -35,17 +37,17 @@ class Outgoing(NamedTuple):
 
 @dataclass(slots=True)
 class ReceivedConfirms:
-    """What became of the messages."""
+    """Counts of what happened to published messages."""
 
     confirmed: int = 0
     returned: int = 0
-    """Mandatory messages that reached no queue; confirmed all the same."""
+    """Mandatory messages that reached no queue. The broker confirms them as well."""
     retried: int = 0
     first_return: str | None = None
 
 
 class Publisher:
-    """Connects when there is something to publish, again where the connection breaks, and sends what was not confirmed."""
+    """Connects on the first publish, reconnects when the connection breaks, and resends unconfirmed messages."""
 
     def __init__(
         self, connect: Connect, *, mandatory: bool = True, window: int = WINDOW, retries: int = RETRIES, rate: float = 0
@@ -60,14 +62,14 @@ class Publisher:
         self._failures = 0
         self._connection: BlockingConnection | None = None
         self._methods: dict[tuple[str, str], bytes] = {}
-        self._waiting: dict[int, Outgoing] = {}
-        """What was sent and is not confirmed, by its number on this connection, in order."""
-        self._again: list[Outgoing] = []
+        self._unconfirmed: dict[int, Outgoing] = {}
+        """Unconfirmed messages by their delivery tag on this connection, in order."""
+        self._to_send: list[Outgoing] = []
         self._next_tag = 1
         self.published = ReceivedConfirms()
 
     def publish(self, messages: Iterable[Outgoing]) -> None:
-        """Send; this may return before all are confirmed."""
+        """Send messages. They may not all be confirmed when this returns; see `flush`."""
         piece: list[Outgoing] = []
         size = 0
         for message in messages:
@@ -79,9 +81,9 @@ class Publisher:
         self._send(piece)
 
     def flush(self) -> None:
-        """Wait until the broker has taken everything."""
-        while self._waiting or self._again:
-            self._attempt(self._settle_some)
+        """Wait until the broker has confirmed all messages."""
+        while self._unconfirmed or self._to_send:
+            self._attempt(self._receive_confirms)
 
     def close(self) -> None:
         if self._connection is not None:
@@ -92,10 +94,10 @@ class Publisher:
         if not messages:
             return
         self._pace(len(messages))
-        while len(self._waiting) + len(messages) > self._window and self._waiting:
-            self._attempt(self._settle_some)
-        self._again += messages
-        self._attempt(self._send_again)
+        while len(self._unconfirmed) + len(messages) > self._window and self._unconfirmed:
+            self._attempt(self._receive_confirms)
+        self._to_send += messages
+        self._attempt(self._send_all)
 
     def _pace(self, count: int) -> None:
         if self._rate:
@@ -105,19 +107,19 @@ class Publisher:
             time.sleep(max(0.0, self._started + self._sent / self._rate - now))
 
     def _attempt(self, step: Callable[[BlockingConnection], None]) -> None:
-        """Do something that may find the connection broken; if it does, connect anew and send what was not confirmed."""
+        """Run a step. If the connection breaks, reconnect on the next attempt and resend unconfirmed messages."""
         try:
             step(self._connected())
             return
         except ConnectionLostError as error:
             self.close()
-            self._again = [*self._waiting.values(), *self._again]
-            self.published.retried += len(self._waiting)
-            self._waiting.clear()
+            self._to_send = [*self._unconfirmed.values(), *self._to_send]
+            self.published.retried += len(self._unconfirmed)
+            self._unconfirmed.clear()
             self._failures += 1
             if self._failures > self._retries:
                 raise PublishError(
-                    f"{len(self._again)} messages are not confirmed after {self._retries} retries: {error}"
+                    f"{len(self._to_send)} messages are not confirmed after {self._retries} retries: {error}"
                 ) from error
         time.sleep(min(LONGEST_PAUSE_S, FIRST_PAUSE_S * 2 ** (self._failures - 1)))
 
@@ -128,29 +130,29 @@ class Publisher:
             self._connection, self._next_tag = connection, 1
         return self._connection
 
-    def _send_again(self, connection: BlockingConnection) -> None:
-        while self._again:
-            batch, self._again = self._again[: self._window], self._again[self._window :]
-            data = b"".join([self._spell(message, connection.frame_max) for message in batch])
+    def _send_all(self, connection: BlockingConnection) -> None:
+        while self._to_send:
+            batch, self._to_send = self._to_send[: self._window], self._to_send[self._window :]
+            data = b"".join([self._encode(message, connection.frame_max) for message in batch])
             for message in batch:
-                self._waiting[self._next_tag] = message
+                self._unconfirmed[self._next_tag] = message
                 self._next_tag += 1
             connection.write(data)
-            if self._again:
-                self._settle_some(connection)
+            if self._to_send:
+                self._receive_confirms(connection)
 
-    def _settle_some(self, connection: BlockingConnection) -> None:
-        """Wait for the broker's word on some messages; send again what it refused."""
-        if self._again and not self._waiting:
-            self._send_again(connection)
+    def _receive_confirms(self, connection: BlockingConnection) -> None:
+        """Wait for at least one confirm, and resend the messages that the broker refused."""
+        if self._to_send and not self._unconfirmed:
+            self._send_all(connection)
         if not connection.settlements and not connection.receive(CONFIRM_TIMEOUT_S):
-            raise ConnectionLostError(f"no confirm from the broker for {CONFIRM_TIMEOUT_S:g} s")
+            raise ConnectionLostError(f"expected a confirm from the broker, got nothing for {CONFIRM_TIMEOUT_S:g} s")
         settlements, connection.settlements = connection.settlements, []
         refused = []
-        for tag, multiple, is_taken in settlements:
-            tags = list(_up_to(self._waiting, tag)) if multiple else [tag]
-            settled = [self._waiting.pop(number) for number in tags]
-            if is_taken:
+        for tag, is_multiple, is_accepted, _ in settlements:
+            tags = list(_up_to(self._unconfirmed, tag)) if is_multiple else [tag]
+            settled = [self._unconfirmed.pop(number) for number in tags]
+            if is_accepted:
                 self.published.confirmed += len(settled)
                 self._failures = 0
             else:
@@ -162,8 +164,8 @@ class Publisher:
                 raise PublishError(f"the broker refused {len(refused)} messages (nack) after {self._retries} retries")
             self.published.retried += len(refused)
             time.sleep(min(LONGEST_PAUSE_S, FIRST_PAUSE_S * 2 ** (self._failures - 1)))
-            self._again = refused + self._again
-            self._send_again(connection)
+            self._to_send = refused + self._to_send
+            self._send_all(connection)
 
     def _note_returns(self, connection: BlockingConnection) -> None:
         if connection.returns:
@@ -171,7 +173,7 @@ class Publisher:
             self.published.first_return = self.published.first_return or connection.returns[0]
             connection.returns = []
 
-    def _spell(self, message: Outgoing, frame_max: int) -> bytes:
+    def _encode(self, message: Outgoing, frame_max: int) -> bytes:
         method = self._methods.get(message[:2])
         if method is None:
             if len(self._methods) >= METHODS_KEPT:
@@ -182,9 +184,9 @@ class Publisher:
         return method + (content if len(message.body) < frame_max - 8 else on_channel(content, CHANNEL, frame_max))
 
 
-def _up_to(waiting: dict[int, Outgoing], tag: int) -> Iterable[int]:
-    """The numbers up to one, which are the first in order."""
-    for number in waiting:
+def _up_to(unconfirmed: dict[int, Outgoing], tag: int) -> Iterable[int]:
+    """Yield the tags up to and including `tag`. They come first, because tags are in ascending order."""
+    for number in unconfirmed:
         if number > tag:
             return
         yield number

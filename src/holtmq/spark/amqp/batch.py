@@ -10,7 +10,8 @@ from collections.abc import Iterator
 import pyarrow as pa
 from pyspark.sql.datasource import DataSourceReader, InputPartition
 
-from holtmq.client.blocking_connection import CHANNEL, BlockingConnection, Delivery
+from holtmq.client.blocking_connection import CHANNEL, BlockingConnection
+from holtmq.protocol.client_connection import Delivery
 from holtmq.spark.amqp.amqp_options import MAX_PREFETCH, BrokerOptions, ReadOptions, require_known
 from holtmq.spark.amqp.columns import RowEncoder
 from holtmq.wire import methods as wire

@@ -22,9 +22,9 @@ from pyspark.sql.types import (
     TimestampType,
 )
 
-from holtmq.client.blocking_connection import Delivery
 from holtmq.client.publisher import Outgoing
 from holtmq.errors import FrameError, HoltmqError, InvalidValueError
+from holtmq.protocol.client_connection import Delivery
 from holtmq.spark.signature import read_headers
 from holtmq.table_json import table_to_json
 from holtmq.wire.content import NAMES, PERSISTENT, encode_properties, present_properties
@@ -77,7 +77,7 @@ class RowEncoder:
         count = len(deliveries)
         if not count:
             return pa.RecordBatch.from_pylist([], ARROW_SCHEMA)
-        _, redelivered, exchanges, keys, raw_properties, bodies = zip(*deliveries, strict=True)
+        _, redelivered, exchanges, keys, raw_properties, bodies, _, _ = zip(*deliveries, strict=True)
         now = datetime.now(UTC)
         texts = {text: _text(text) for text in {*exchanges, *keys}}
         columns: list[Any] = [
