@@ -1,33 +1,38 @@
-"""A small AMQP client that shows everything: which method came, with which codes, on which channel, in which order."""
+"""An AMQP client for tests: it reports every method with its codes, channel and content, in the order of arrival.
+
+`holtmq.protocol.ClientConnection` parses what the broker sends and checks that it is valid AMQP. This module adds a socket,
+and assertions about what comes next.
+"""
 
 from __future__ import annotations
 
 import socket
+from collections import deque
 from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from types import TracebackType
 from typing import Any, TypeVar
 
+from holtmq.protocol.client_connection import (
+    CAPABILITIES,
+    ClientConnection,
+    ClientEvent,
+    ClientOptions,
+    ClientState,
+    Delivery,
+    Settlement,
+)
 from holtmq.table import FieldValue
 from holtmq.wire import methods as wire
 from holtmq.wire.content import Properties, body_of, encode_properties, make_content, on_channel
-from holtmq.wire.frames import BODY, FRAME_START, HEADER, HEARTBEAT, METHOD, OVERHEAD, PROTOCOL_HEADER, frame, method_frame
-from holtmq.wire.methods import Method, decode_method
+from holtmq.wire.frames import HEARTBEAT, frame, method_frame
+from holtmq.wire.methods import Method
 
 M = TypeVar("M", bound=Method)
 TIMEOUT_S = 10.0
 SILENCE_S = 0.25
-"""Nothing is taken to come any more when nothing came for so long."""
-CAPABILITIES = {
-    "consumer_cancel_notify": True,
-    "connection.blocked": True,
-    "authentication_failure_close": True,
-    "publisher_confirms": True,
-    "basic.nack": True,
-}
-
-
+"""Nothing more is expected when nothing has arrived for this long."""
 UNASKED = (wire.BasicDeliver, wire.BasicReturn, wire.BasicAck, wire.BasicNack, wire.BasicCancel)
 
 
@@ -51,6 +56,19 @@ class Event:
     properties: dict[str, Any] = field(default_factory=dict)
     body: bytes = b""
 
+    @classmethod
+    def of(cls, event: ClientEvent) -> Event:
+        if isinstance(event, Settlement):
+            kind = wire.BasicAck if event.is_accepted else wire.BasicNack
+            return cls(event.channel, kind(event.tag, event.multiple))
+        method: Method
+        if isinstance(event, Delivery):
+            method = wire.BasicDeliver(event.consumer_tag, event.tag, event.redelivered, event.exchange, event.routing_key)
+        else:
+            method = event.method
+        properties = Properties(event.raw_properties).to_dict() if method.has_content else {}
+        return cls(event.channel, method, properties, event.body)
+
 
 class Amqp:
     """A connection."""
@@ -70,44 +88,33 @@ class Amqp:
         heartbeat: int = 0,
         wrap: Any = None,
     ) -> None:
+        about = {"capabilities": capabilities}
+        self.protocol = ClientConnection(
+            ClientOptions(user, password, vhost, mechanism, response, about, frame_max, channel_max, heartbeat)
+        )
+        self.waiting: list[Event] = []
+        """Events that were read while the test waited for another one."""
+        self._unread: deque[Event] = deque()
         self.socket = socket.create_connection(("127.0.0.1", port), TIMEOUT_S)
         if wrap is not None:
             self.socket = wrap(self.socket)
         self.socket.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-        self._buffer = b""
-        self.waiting: list[Event] = []
-        self.closed: set[int] = set()
-        self.frame_max = 131_072
         try:
-            self._open(user, password, vhost, mechanism, response, capabilities, frame_max, channel_max, heartbeat)
+            self._send_output()
+            while not self.protocol.is_open:
+                self._receive(TIMEOUT_S)
+                self._raise_if_closed()
         except BaseException:
             self.socket.close()
             raise
 
-    def _open(
-        self,
-        user: str,
-        password: str,
-        vhost: str,
-        mechanism: str,
-        response: bytes | None,
-        capabilities: Mapping[str, FieldValue],
-        frame_max: int | None,
-        channel_max: int | None,
-        heartbeat: int,
-    ) -> None:
-        self.write(PROTOCOL_HEADER)
-        self.start = self.expect(0, wire.ConnectionStart)
-        if response is None:
-            response = f"\0{user}\0{password}".encode()
-        self.send(0, wire.ConnectionStartOk({"capabilities": capabilities}, mechanism, response, "en_US"))
-        tune = self.expect(0, wire.ConnectionTune)
-        self.tune = tune
-        self.frame_max = tune.frame_max if frame_max is None else frame_max
-        channels = tune.channel_max if channel_max is None else channel_max
-        self.send(0, wire.ConnectionTuneOk(channels, self.frame_max, heartbeat))
-        self.send(0, wire.ConnectionOpen(vhost))
-        self.expect(0, wire.ConnectionOpenOk)
+    @property
+    def start(self) -> wire.ConnectionStart:
+        return self.protocol.start
+
+    @property
+    def frame_max(self) -> int:
+        return self.protocol.frame_max
 
     def channel(self, number: int = 1) -> Channel:
         self.send(number, wire.ChannelOpen())
@@ -121,7 +128,7 @@ class Amqp:
         self.write(method_frame(channel, method))
 
     def expect(self, channel: int, kind: type[M]) -> M:
-        """The next event on a channel, which must be of this kind; what comes unasked waits to be asked for."""
+        """Return the next reply on a channel, which must be of this kind. Deliveries and the like are kept for later."""
         unasked = []
         while isinstance((event := self.next_event(channel)).method, UNASKED):
             unasked.append(event)
@@ -130,7 +137,7 @@ class Amqp:
         return event.method
 
     def next_event(self, channel: int, timeout_s: float = TIMEOUT_S) -> Event:
-        """The next event on a channel; those of other channels wait."""
+        """Return the next event on a channel. Events of other channels are kept for later."""
         for event in self.waiting:
             if event.channel == channel:
                 self.waiting.remove(event)
@@ -138,27 +145,31 @@ class Amqp:
         while True:
             event = self._read_event(timeout_s)
             if isinstance(event.method, wire.ConnectionClose):
-                self.send(0, wire.ConnectionCloseOk())
                 raise ClosedError("connection", event.method)
-            if isinstance(event.method, wire.ChannelClose):
-                self.send(event.channel, wire.ChannelCloseOk())
-                if event.channel == channel:
-                    raise ClosedError("channel", event.method)
+            if isinstance(event.method, wire.ChannelClose) and event.channel == channel:
+                raise ClosedError("channel", event.method)
             if event.channel == channel:
                 return event
             self.waiting.append(event)
 
+    def wait_for_heartbeat(self, timeout_s: float = TIMEOUT_S) -> None:
+        seen = self.protocol.heartbeats_received
+        while self.protocol.heartbeats_received == seen:
+            self._receive(timeout_s)
+
     def close(self) -> None:
-        self.send(0, wire.ConnectionClose(200, "bye", 0, 0))
-        self.expect(0, wire.ConnectionCloseOk)
+        self.protocol.close()
+        self._send_output()
+        while self.protocol.state < ClientState.CLOSED:
+            self._receive(TIMEOUT_S)
         self.socket.close()
 
     def drop(self) -> None:
-        """Go without a word."""
+        """Close the socket without closing the connection."""
         self.socket.close()
 
     def is_at_end(self) -> bool:
-        """Whether the broker hangs up, after whatever it has to say."""
+        """Whether the broker closes the socket, after whatever else it sends."""
         self.socket.settimeout(TIMEOUT_S)
         try:
             while self.socket.recv(65536):
@@ -168,39 +179,29 @@ class Amqp:
         return True
 
     def _read_event(self, timeout_s: float) -> Event:
-        kind, channel, payload = self.read_frame(timeout_s)
-        while kind == HEARTBEAT:
-            kind, channel, payload = self.read_frame(timeout_s)
-        assert kind == METHOD
-        method = decode_method(payload)
-        if not method.has_content:
-            return Event(channel, method)
-        kind, header_channel, header = self.read_frame(timeout_s)
-        assert (kind, header_channel) == (HEADER, channel)
-        size, body = int.from_bytes(header[4:12], "big"), b""
-        while len(body) < size:
-            kind, body_channel, piece = self.read_frame(timeout_s)
-            assert (kind, body_channel) == (BODY, channel)
-            assert len(piece) + OVERHEAD <= self.frame_max
-            body += piece
-        return Event(channel, method, Properties(header[12:]).to_dict(), body)
+        while not self._unread:
+            self._receive(timeout_s)
+        return self._unread.popleft()
 
-    def read_frame(self, timeout_s: float = TIMEOUT_S) -> tuple[int, int, bytes]:
-        head = self._read(FRAME_START.size, timeout_s)
-        kind, channel, size = FRAME_START.unpack(head)
-        payload = self._read(size + 1, timeout_s)
-        assert payload[-1] == 0xCE
-        return kind, channel, payload[:-1]
-
-    def _read(self, size: int, timeout_s: float) -> bytes:
+    def _receive(self, timeout_s: float) -> None:
         self.socket.settimeout(timeout_s)
-        while len(self._buffer) < size:
-            data = self.socket.recv(65536)
-            if not data:
-                raise ConnectionResetError("the broker hung up")
-            self._buffer += data
-        taken, self._buffer = self._buffer[:size], self._buffer[size:]
-        return taken
+        data = self.socket.recv(65536)
+        if not data:
+            raise ConnectionResetError("the broker closed the connection")
+        self.protocol.receive(data)
+        with suppress(OSError):  # reading reports it, after what the broker sent before
+            self._send_output()
+        self._unread += map(Event.of, self.protocol.take_events())
+
+    def _send_output(self) -> None:
+        output = self.protocol.take_output()
+        if output:
+            self.write(output)
+
+    def _raise_if_closed(self) -> None:
+        for event in self._unread:
+            if isinstance(event.method, wire.ConnectionClose):
+                raise ClosedError("connection", event.method)
 
     def __enter__(self) -> Amqp:
         return self
@@ -225,7 +226,7 @@ class Channel:
         return self.amqp.next_event(self.number, timeout_s)
 
     def is_silent(self) -> bool:
-        """Whether nothing comes any more."""
+        """Whether nothing more arrives."""
         try:
             event = self.next(SILENCE_S)
         except TimeoutError:
@@ -234,7 +235,7 @@ class Channel:
         return False
 
     def reopen(self) -> Channel:
-        """The same channel anew, after the broker closed it."""
+        """Open the channel again, after the broker closed it."""
         return self.amqp.channel(self.number)
 
     def close(self) -> None:
@@ -293,13 +294,13 @@ class Channel:
         self.amqp.write(method + on_channel(content, self.number, self.amqp.frame_max))
 
     def put(self, queue: str, *bodies: bytes, **properties: Any) -> None:
-        """Put messages straight into a queue, and see to it that they are there."""
+        """Publish messages to a queue and wait until the broker has put them there."""
         for body in bodies:
             self.publish("", queue, body, **properties)
         self.settle()
 
     def settle(self) -> None:
-        """Wait until the broker has carried out all that was sent on this channel."""
+        """Wait until the broker has carried out everything that was sent on this channel."""
         self.call(wire.BasicQos(0, 0, False), wire.BasicQosOk)
 
     def confirm(self) -> None:
@@ -311,7 +312,7 @@ class Channel:
         return event if isinstance(event.method, wire.BasicGetOk) else None
 
     def drain(self, queue: str) -> list[bytes]:
-        """All bodies that wait in a queue, in their order."""
+        """Take all messages out of a queue and return their bodies, in order."""
         return [event.body for event in iter(lambda: self.get(queue), None)]
 
     def qos(self, count: int, *, is_global: bool = False) -> None:
