@@ -71,7 +71,11 @@ class Turns:
         if not self.is_open:
             return
         self.is_open = False
-        self._broker.end()
+        try:
+            self._broker.end()
+        except Exception:
+            # Likewise, a defect in one queue must not keep the replies from all clients.
+            log.exception("internal error while delivering messages")
         to_flush, self._to_flush = self._to_flush, []
         self._after_turn(to_flush)
         self._set_timer()
