@@ -1,4 +1,4 @@
-"""The blocking client: addresses, connections that are refused or lost, and publishing until it is confirmed."""
+"""The blocking client: addresses, refused and lost connections, and publishing with confirms."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from holtmq.testing import TestBroker
 from tests.amqp_client import Amqp, Channel
 
 PLAIN = bytes(2)
-"""Properties of which none is set."""
+"""Encoded properties, none of which is set."""
 
 
 @pytest.fixture
@@ -36,12 +36,12 @@ def connect(broker: TestBroker) -> BlockingConnection:
         ("amqps://h", Address("h", 5671, tls=Tls())),
     ],
 )
-def test_uris_are_read_as_rabbitmqs_are(uri: str, address: Address) -> None:
+def test_uris_have_the_syntax_and_defaults_of_rabbitmq(uri: str, address: Address) -> None:
     assert Address.parse(uri) == address
 
 
 @pytest.mark.parametrize("uri", ["http://u:secret@h", "amqp://", "amqp://u:secret@h:port", "h:5672"])
-def test_bad_uris_are_refused_and_passwords_not_repeated(uri: str) -> None:
+def test_errors_about_invalid_uris_do_not_contain_the_password(uri: str) -> None:
     with pytest.raises(InvalidValueError, match="expected a URI as in amqp://") as caught:
         Address.parse(uri)
     assert "secret" not in str(caught.value)
@@ -52,7 +52,7 @@ def test_a_password_is_not_shown() -> None:
     assert "secret" not in repr(address) + str(address) + without_password("amqp://u:secret@h")
 
 
-def test_wrong_passwords_and_lost_brokers_are_told_apart(broker: TestBroker) -> None:
+def test_wrong_passwords_and_unreachable_brokers_raise_different_errors(broker: TestBroker) -> None:
     with pytest.raises(RefusedError, match="ACCESS_REFUSED"):
         BlockingConnection(Address(broker.host, broker.port, password="wrong"))
     with pytest.raises(ConnectionLostError, match=r"no broker at amqp://127\.0\.0\.1:1/%2F"):
@@ -70,7 +70,7 @@ def test_messages_are_published_with_frames_of_any_size(broker: TestBroker, chan
     assert publisher.published.confirmed == len(bodies)
 
 
-def test_what_the_broker_refuses_is_sent_again_until_it_is_taken(broker: TestBroker, channel: Channel) -> None:
+def test_refused_messages_are_resent_until_the_broker_accepts_them(broker: TestBroker, channel: Channel) -> None:
     channel.declare("q", max_length=2, overflow="reject-publish")
     publisher = Publisher(lambda: connect(broker), retries=50)
     publisher.publish(Outgoing("", "q", PLAIN, b"%d" % n) for n in range(3))
@@ -81,7 +81,7 @@ def test_what_the_broker_refuses_is_sent_again_until_it_is_taken(broker: TestBro
     assert channel.count("q") == 2
 
 
-def test_what_the_broker_never_takes_is_an_error(broker: TestBroker, channel: Channel) -> None:
+def test_messages_that_the_broker_never_accepts_are_an_error(broker: TestBroker, channel: Channel) -> None:
     channel.declare("q", max_length=1, overflow="reject-publish")
     publisher = Publisher(lambda: connect(broker), retries=1)
     publisher.publish(Outgoing("", "q", PLAIN, b"%d" % n) for n in range(3))
@@ -90,7 +90,7 @@ def test_what_the_broker_never_takes_is_an_error(broker: TestBroker, channel: Ch
     publisher.close()
 
 
-def test_an_exchange_that_is_not_there_is_no_reason_to_try_again(broker: TestBroker) -> None:
+def test_a_missing_exchange_is_not_retried(broker: TestBroker) -> None:
     publisher = Publisher(lambda: connect(broker))
     publisher.publish([Outgoing("nothing", "q", PLAIN, b"")])
     with pytest.raises(RefusedError, match="no exchange 'nothing'") as caught:

@@ -1,4 +1,4 @@
-"""The protocol without sockets: bytes in any slices are carried out in the same way, and bad ones end well."""
+"""The server's side of a connection without sockets: slicing makes no difference, and invalid bytes close the connection."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from holtmq.wire.methods import Method, decode_method
 
 
 class Recorder:
-    """A broker that takes everything and remembers it."""
+    """A handler that accepts and records everything."""
 
     server_properties: Mapping[str, FieldValue] = {}
     mechanisms = "PLAIN"
@@ -77,7 +77,7 @@ def publish(channel: int, key: str, body: bytes) -> bytes:
 
 
 def session() -> bytes:
-    """Two channels, publishes of many sizes, known and new ones, acks, heartbeats, other methods."""
+    """Encode a session of two channels: new and repeated publishes of many sizes, acks, heartbeats and other methods."""
     parts = [handshake(), method_frame(1, wire.ChannelOpen()), method_frame(2, wire.ChannelOpen())]
     for number in range(12):
         parts.append(publish(1 + number % 2, f"key.{number % 3}", bytes(number * number * 90)))
@@ -150,7 +150,7 @@ def test_channels_may_interleave_their_content() -> None:
 
 
 def cut(data: bytes) -> list[bytes]:
-    """Bytes into frames."""
+    """Split bytes into frames."""
     frames, at = [], 0
     while at < len(data):
         after = at + FRAME_START.unpack_from(data, at)[2] + 8
@@ -195,7 +195,7 @@ def test_any_frames_after_the_handshake_end_well(frames: list[tuple[int, int, by
 
 
 def assert_is_well_formed(output: bytes, connection: ServerConnection) -> None:
-    """What was answered is frames of methods that exist, with a reason where something was closed."""
+    """Check that the output consists of valid method frames, and that a close has a reply code."""
     if output.endswith(PROTOCOL_HEADER):
         assert connection.state == ConnectionState.CLOSED
         return

@@ -1,4 +1,4 @@
-"""Content: properties as bytes, and frames that move to another channel."""
+"""Content: the codec for properties, and frames that move to another channel."""
 
 from __future__ import annotations
 

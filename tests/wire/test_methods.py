@@ -1,4 +1,4 @@
-"""Methods as bytes, against an independent codec."""
+"""The method codec, compared with an independent one."""
 
 from __future__ import annotations
 

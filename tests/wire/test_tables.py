@@ -1,4 +1,4 @@
-"""Tables as bytes: there and back, against pamqp, and with bytes that are none."""
+"""The table codec: round trips, comparison with pamqp, and invalid bytes."""
 
 from __future__ import annotations
 

@@ -1,1 +1,1 @@
-"""Bytes and what they mean: frames, methods, tables and content of AMQP 0-9-1. Stateless; the state is in `protocol`."""
+"""The codec: bytes to frames, methods, tables and content, and back. Stateless."""

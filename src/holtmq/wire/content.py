@@ -1,7 +1,7 @@
-"""The content of a message: its properties (AMQP 0-9-1 §4.2.6) and its body, kept as the frames that they travel in.
+"""The content of a message: its properties (AMQP 0-9-1 §4.2.6) and its body, kept as encoded frames.
 
-A broker looks at few properties and changes fewer, so a `Content` is the bytes of the header frame and of one body frame,
-whatever its length: what came in goes out again. Where channel or frame size differ, `on_channel` makes it fit.
+A broker reads few properties and changes even fewer. A `Content` is therefore the bytes of the header frame and of one body
+frame of any length, so that content can be sent as it was received. `on_channel` adapts it to another channel or frame size.
 """
 
 from __future__ import annotations
@@ -21,16 +21,17 @@ NAMES = (
     "content_type", "content_encoding", "headers", "delivery_mode", "priority", "correlation_id", "reply_to", "expiration",
     "message_id", "timestamp", "type", "user_id", "app_id", "cluster_id",
 )  # fmt: skip
-"""The properties of class basic, in the order of their flags from the highest bit down."""
+"""The properties of class basic, in the order of their flags, highest bit first."""
 PERSISTENT = 2
 PROPERTIES_AT = CONTENT_START.size
-"""Where in a header frame the properties start, flags first."""
+"""Offset of the properties in a header frame. They start with the flags."""
 
 
 class Properties:
-    """The properties of a message from their bytes: flags, then the values of those that are set.
+    """The decoded properties of a message.
 
-    What routing and queues ask for is read at once; headers, which are long and seldom needed, when somebody asks.
+    The properties that routing and queues need are decoded at once. Headers are long and seldom needed, so they are decoded
+    on first access.
     """
 
     def __init__(self, raw: bytes) -> None:
@@ -51,27 +52,27 @@ class Properties:
         self.reply_to: str | None = self._values.get("reply_to")
         self.has_headers = self._headers_at is not None
         self.adds_keys = self.has_headers and (b"\x02CC" in raw or b"\x03BCC" in raw)
-        """Whether the headers may name more routing keys."""
+        """Whether the headers may contain further routing keys (CC, BCC)."""
         self.has_terms = bool(self.expiration is not None or self.priority)
-        """Whether a queue has to look at more than the order of arrival."""
+        """Whether the message has a priority or an expiration."""
         self.is_plain = not (self.has_headers or self.has_terms or self.user_id or self.reply_to)
-        """Whether nothing here changes where the message goes or what becomes of it."""
+        """Whether no property affects routing, queueing or permissions."""
 
     @cached_property
     def headers(self) -> dict[str, FieldValue]:
         return {} if self._headers_at is None else decode_table(self.raw, self._headers_at)[0]
 
     def without_headers(self) -> dict[str, Any]:
-        """All other properties that are set, by name."""
+        """Return all properties that are set, except headers, by name."""
         return dict(self._values)
 
     def to_dict(self) -> dict[str, Any]:
-        """All properties that are set, by name."""
+        """Return all properties that are set, by name."""
         present = self._values if self._headers_at is None else {**self._values, "headers": self.headers}
         return {name: present[name] for name in NAMES if name in present}
 
     def raw_headers(self) -> bytes:
-        """The table of the headers as it came."""
+        """Return the encoded table of the headers."""
         if self._headers_at is None:
             return bytes(4)
         return self.raw[self._headers_at : self._headers_end]
@@ -105,7 +106,7 @@ class Properties:
 
 @cache
 def present_properties(flags: bytes) -> tuple[str, ...]:
-    """The properties that two bytes of flags announce: few combinations occur, and looking at all 14 takes time."""
+    """Return the names of the properties that are set. Cached, because few combinations of flags occur."""
     number = int.from_bytes(flags, "big")
     if number & 3:
         raise FrameError(f"expected flags of the 14 properties of class basic, got {number:#06x}")
@@ -113,7 +114,7 @@ def present_properties(flags: bytes) -> tuple[str, ...]:
 
 
 def encode_properties(properties: Mapping[str, Any]) -> bytes:
-    """The bytes of properties by name; `headers` may be a table or, already encoded, its bytes."""
+    """Encode properties, given by name. `headers` may be a table or an encoded table."""
     flags, values = 0, []
     for name in NAMES:
         flags <<= 1
@@ -135,7 +136,7 @@ def encode_properties(properties: Mapping[str, Any]) -> bytes:
 
 
 def make_content(raw_properties: bytes, body: bytes, channel: int = 1) -> Content:
-    """Content put together from its parts."""
+    """Encode content from its parts."""
     header_size = CONTENT_START.size - FRAME_START.size + len(raw_properties)
     header = CONTENT_START.pack(HEADER, channel, header_size, BASIC, 0, len(body)) + raw_properties + b"\xce"
     if not body:
@@ -144,15 +145,17 @@ def make_content(raw_properties: bytes, body: bytes, channel: int = 1) -> Conten
 
 
 def raw_properties_of(content: Content) -> bytes:
+    """Return the encoded properties of content."""
     return content[PROPERTIES_AT : _body_at(content) - 1]
 
 
 def body_of(content: Content) -> bytes:
+    """Return the body of content."""
     return content[_body_at(content) + FRAME_START.size : -1]
 
 
 def on_channel(content: Content, channel: int, frame_max: int) -> bytes:
-    """The frames for a channel, the body in pieces for a peer that takes frames of so many bytes."""
+    """Return the frames of content for a channel, with the body split into frames of at most `frame_max` bytes."""
     number, body_at = channel.to_bytes(2, "big"), _body_at(content)
     header = b"".join((b"\x02", number, content[3:body_at]))
     start, end = body_at + FRAME_START.size, len(content) - 1
@@ -169,5 +172,5 @@ def on_channel(content: Content, channel: int, frame_max: int) -> bytes:
 
 
 def _body_at(content: Content) -> int:
-    """Where the frame of the body starts, if there is one."""
+    """Return where the body frame starts, if there is one."""
     return int.from_bytes(content[3:7], "big") + OVERHEAD

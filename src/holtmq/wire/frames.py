@@ -1,4 +1,4 @@
-"""Frames (AMQP 0-9-1 §2.3): a type, a channel, a length, the payload, an end mark."""
+"""Frames (AMQP 0-9-1 §2.3): type, channel, length, payload and frame-end octet."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ METHOD, HEADER, BODY, HEARTBEAT = 1, 2, 3, 8
 FRAME_END = 0xCE
 FRAME_START = struct.Struct(">BHI")
 CONTENT_START = struct.Struct(">BHIHHQ")
-"""The start of a header frame: type, channel, length, then class, weight and the length of the body."""
+"""The start of a header frame: type, channel, length, then class, weight and length of the body."""
 OVERHEAD = FRAME_START.size + 1
 SMALLEST_FRAME_MAX = 4096
 BASIC = 60
@@ -19,8 +19,10 @@ HEARTBEAT_FRAME = FRAME_START.pack(HEARTBEAT, 0, 0) + bytes((FRAME_END,))
 
 
 def frame(kind: int, channel: int, payload: bytes) -> bytes:
+    """Encode a frame."""
     return FRAME_START.pack(kind, channel, len(payload)) + payload + b"\xce"
 
 
 def method_frame(channel: int, method: Method) -> bytes:
+    """Encode a method as a frame."""
     return frame(METHOD, channel, encode_method(method))

@@ -1,7 +1,7 @@
 """The methods of AMQP 0-9-1 with RabbitMQ's extensions, as the specification lists them (§1.4 to §1.9 of its reference).
 
-Each is a dataclass whose fields stand in the order of the wire; their types are AMQP's. Methods on the hot path (publish,
-deliver, ack) also have code of their own, in `protocol` and `content`: these classes are then the readable truth.
+Each is a dataclass whose fields are in wire order and have AMQP's types. Methods on the hot path (publish, deliver, ack) are
+also encoded and decoded by hand in `protocol`; the classes here are their readable definition.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ M = TypeVar("M", bound="Method")
 
 
 class Method:
-    """A method; `class_id` and `method_id` are its numbers on the wire, `has_content` says that a message follows it."""
+    """A method. `class_id` and `method_id` identify it on the wire; `has_content` tells whether content follows it."""
 
     class_id: ClassVar[int]
     method_id: ClassVar[int]
@@ -42,7 +42,7 @@ class Method:
 
     @classmethod
     def label(cls) -> str:
-        """As in `queue.declare`."""
+        """Return the name of the method, as in `queue.declare`."""
         words = "".join(f" {letter.lower()}" if letter.isupper() else letter for letter in cls.__name__).split()
         return f"{words[0]}.{'-'.join(words[1:])}"
 
@@ -51,7 +51,7 @@ METHODS: dict[tuple[int, int], type[Method]] = {}
 
 
 def decode_method(payload: bytes) -> Method:
-    """A method from the payload of its frame."""
+    """Decode a method from the payload of its frame."""
     if len(payload) < 4:
         raise FrameError(f"expected a method of at least 4 bytes, got {len(payload)}")
     class_id, method_id = int.from_bytes(payload[:2], "big"), int.from_bytes(payload[2:4], "big")
@@ -76,7 +76,7 @@ def decode_method(payload: bytes) -> Method:
 
 
 def encode_method(method: Method) -> bytes:
-    """The payload of a method's frame."""
+    """Encode the payload of a method's frame."""
     parts = [method.class_id.to_bytes(2, "big"), method.method_id.to_bytes(2, "big")]
     bits: list[bool] = []
     for name, type_ in method.layout:
@@ -123,7 +123,7 @@ def _packed(bits: list[bool]) -> list[bytes]:
 
 @dataclass_transform(field_specifiers=(field,))
 def _method(class_id: int, method_id: int, *, has_content: bool = False) -> Callable[[type[M]], type[M]]:
-    """Make a class a method of the protocol."""
+    """Turn a class into a dataclass and register it as a method of the protocol."""
 
     def register(kind: type[M]) -> type[M]:
         kind = dataclass(slots=True)(kind)

@@ -1,7 +1,7 @@
-"""Field tables as bytes (AMQP 0-9-1 §4.2.5.5, with the type letters that RabbitMQ and its clients use).
+"""The codec for field tables (AMQP 0-9-1 §4.2.5.5, with the type letters that RabbitMQ and its clients use).
 
-Written by hand and not taken from a library: those at hand lose what a broker must keep (they cut long keys, read late
-timestamps as milliseconds, copy the rest of the bytes for every value).
+It is written by hand, because existing libraries lose data that a broker must keep: they cut long keys, read late timestamps
+as milliseconds, and copy the remaining bytes for every value.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from holtmq.errors import FrameError, InvalidValueError
 from holtmq.table import SHORT_STRING_BYTES, FieldValue, describe
 
 DEEPEST = 32
-"""Tables within tables: what is nested deeper is refused, whoever sends it."""
+"""Maximum nesting of tables and arrays."""
 LAST_SECOND = 253_402_300_799  # the end of the year 9999, where Python's calendar ends
 
 _LONG = struct.Struct(">I")
@@ -29,12 +29,12 @@ _NUMBERS: dict[int, tuple[struct.Struct, Callable[..., FieldValue]]] = {
 
 
 def decode_table(data: bytes, at: int = 0) -> tuple[dict[str, FieldValue], int]:
-    """The table that starts at a place in some bytes, and the place after it."""
+    """Decode the table at an offset. Return it with the offset after it."""
     return _table(data, at, DEEPEST)
 
 
 def split_table(data: bytes, at: int = 0) -> dict[str, bytes]:
-    """The fields of a table as the bytes that they are, type letter included: to change some and leave the others alone."""
+    """Return the encoded fields of a table, type letters included, so that single fields can be changed."""
     fields = {}
     at, end = _extent(data, at)
     while at < end:
@@ -46,14 +46,17 @@ def split_table(data: bytes, at: int = 0) -> dict[str, bytes]:
 
 
 def encode_table(table: Mapping[str, FieldValue]) -> bytes:
+    """Encode a table with its length."""
     return join_table({key: encode_value(value) for key, value in table.items()})
 
 
 def join_table(fields: Mapping[str, bytes]) -> bytes:
+    """Encode a table of encoded fields, as `split_table` returns them."""
     return long_string(b"".join(short_string(key) + value for key, value in fields.items()))
 
 
 def short_string(text: str) -> bytes:
+    """Encode a short string. Raise InvalidValueError if it is too long."""
     encoded = text.encode()
     if len(encoded) > SHORT_STRING_BYTES:
         raise InvalidValueError(
@@ -63,10 +66,12 @@ def short_string(text: str) -> bytes:
 
 
 def long_string(content: bytes) -> bytes:
+    """Encode a long string."""
     return _LONG.pack(len(content)) + content
 
 
 def decode_short_string(data: bytes, at: int) -> tuple[str, int]:
+    """Decode the short string at an offset. Return it with the offset after it."""
     try:
         after = at + 1 + data[at]
         if after > len(data):
@@ -79,11 +84,13 @@ def decode_short_string(data: bytes, at: int) -> tuple[str, int]:
 
 
 def decode_long_string(data: bytes, at: int) -> tuple[bytes, int]:
+    """Decode the long string at an offset. Return it with the offset after it."""
     start, end = _extent(data, at)
     return data[start:end], end
 
 
 def encode_value(value: FieldValue) -> bytes:
+    """Encode a field value with its type letter."""
     match value:
         case None:
             return b"V"
@@ -169,7 +176,7 @@ def _array(data: bytes, at: int, depth: int) -> tuple[list[FieldValue], int]:
 
 
 def _extent(data: bytes, at: int) -> tuple[int, int]:
-    """Where something with its length in front of it starts and ends."""
+    """Return where a value with a length prefix starts and ends."""
     start = at + 4
     if start > len(data):
         raise _cut_off("length", at)
@@ -192,7 +199,7 @@ def _integer(data: bytes, at: int, size: int) -> int:
 
 
 def _timestamp(seconds: int) -> FieldValue:
-    # A time that no calendar of Python has stays a number rather than being lost.
+    # A time beyond Python's calendar is kept as a number.
     return datetime.fromtimestamp(seconds, UTC) if 0 <= seconds <= LAST_SECOND else seconds
 
 
