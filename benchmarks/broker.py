@@ -1,6 +1,6 @@
-"""The broker beside RabbitMQ, in one run: python -m benchmarks.broker [--quick] [--only WORD]
+"""HoltMQ and RabbitMQ side by side, in one run: python -m benchmarks.broker [--quick] [--only WORD]
 
-Both brokers run on the same machine, and the same load goes to one after the other; the other one is stopped meanwhile.
+Both brokers run on the same machine and receive the same load in turn. The idle one is stopped (SIGSTOP) in the meantime.
 HoltMQ writes with synchronous = FULL. Prints tables for benchmarks/README.md and draws benchmarks/broker.svg.
 """
 
@@ -42,7 +42,7 @@ class Peer:
 
     @contextmanager
     def alone(self, other: Peer) -> Iterator[None]:
-        """The other one is stopped meanwhile: Erlang's schedulers do not sleep at once when there is nothing to do."""
+        """Stop the other broker while the block runs, because Erlang's schedulers keep spinning for a while when idle."""
         others = other._processes()
         for pid in others:
             os.kill(pid, signal.SIGSTOP)
@@ -53,7 +53,7 @@ class Peer:
                 os.kill(pid, signal.SIGCONT)
 
     def cpu_s(self) -> float:
-        """The processor time that its processes have used."""
+        """Return the processor time that its processes have used, in seconds."""
         ticks = sum(sum(map(int, _stat(pid)[11:15])) for pid in self._processes())
         return ticks / os.sysconf("SC_CLK_TCK")
 
@@ -62,7 +62,7 @@ class Peer:
         return pages * resource.getpagesize() / 2**20
 
     def _processes(self) -> list[int]:
-        """The process and all that descend from it."""
+        """Return the process and all its descendants."""
         parents = {int(path.name): int(_stat(int(path.name))[1]) for path in Path("/proc").iterdir() if path.name.isdigit()}
         found = [self.pid]
         for pid in found:
@@ -92,7 +92,7 @@ def main() -> None:
             return
         windows(holtmq, rabbitmq, seconds)
         latency(holtmq, rabbitmq, seconds)
-    print(f"\na relay without AMQP: {relayed_per_s(65_536, seconds):,.0f} messages of 64 KiB a second")
+    print(f"\nrelay without AMQP: {relayed_per_s(65_536, seconds):,.0f} messages of 64 KiB per second")
     memory(BACKLOG // (50 if options.quick else 1))
     start_up()
     draw([(name, ours / theirs) for name, ours, _, theirs, _ in rows])
@@ -132,7 +132,7 @@ def loads(seconds: float) -> dict[str, Load]:
 
 
 def measure(peer: Peer, other: Peer, load: Load) -> tuple[float, float]:
-    """Messages a second, and the broker's processor seconds for a million of them."""
+    """Return messages per second, and the broker's processor seconds per million messages."""
     before = peer.cpu_s()
     with peer.alone(other):
         result: Result = run_load(peer.address, load)
@@ -140,19 +140,19 @@ def measure(peer: Peer, other: Peer, load: Load) -> tuple[float, float]:
 
 
 def windows(holtmq: Peer, rabbitmq: Peer, seconds: float) -> None:
-    """What the distance between a publisher and its confirms makes of it."""
+    """Print the throughput for several numbers of unconfirmed messages."""
     print("\n| persistent, confirmed, acked, 1 to 1, 16 bytes | HoltMQ | RabbitMQ | ratio |\n|---|---|---|---|")
     for window in WINDOWS:
         load = Load(size=16, qos=500, persistent=True, confirm=window, time_s=seconds)
         (ours, _), (theirs, _) = measure(holtmq, rabbitmq, load), measure(rabbitmq, holtmq, load)
         print(
-            f"| up to {window:,} messages ahead of their confirms | {ours:,.0f} | {theirs:,.0f} | {ours / theirs:.1f} |",
+            f"| at most {window:,} unconfirmed messages | {ours:,.0f} | {theirs:,.0f} | {ours / theirs:.1f} |",
             flush=True,
         )
 
 
 def latency(holtmq: Peer, rabbitmq: Peer, seconds: float) -> None:
-    """At half of what RabbitMQ can do."""
+    """Print the latency at half of RabbitMQ's maximum throughput."""
     most = run_load(rabbitmq.address, Load(qos=500, time_s=seconds)).received_per_s
     load = Load(qos=500, rate=most / 2, time_s=seconds * 2)
     print(f"\n| latency at {load.rate:,.0f} messages/s, acked | p50 ms | p95 ms | p99 ms | max ms |\n|---|---|---|---|---|")
@@ -164,7 +164,7 @@ def latency(holtmq: Peer, rabbitmq: Peer, seconds: float) -> None:
 
 
 def memory(backlog: int) -> None:
-    """Of brokers that just started."""
+    """Print the memory use of brokers that have just started."""
     print(f"\n| memory, MiB | idle | for each of {CONNECTIONS} connections | with {backlog:,} x 1 KiB waiting |")
     print("|---|---|---|---|")
     for running in (running_holtmq, running_peer):
@@ -230,7 +230,7 @@ def draw(ratios: list[tuple[str, float]]) -> None:
 
 
 def _stat(pid: int) -> list[str]:
-    """The fields of a process's status after its name, which may have spaces in it."""
+    """Return the fields of a process's status after its name, which may contain spaces."""
     try:
         return Path(f"/proc/{pid}/stat").read_text().rsplit(")", 1)[1].split()
     except OSError:

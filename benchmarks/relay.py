@@ -1,4 +1,4 @@
-"""The most that can be had: a process that passes bytes on from one socket to another, without AMQP, under the same load."""
+"""The upper bound: a process that forwards bytes from one socket to another, without AMQP, under the same load."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ CONSUMER = b"C"
 
 
 class Relay(asyncio.Protocol):
-    """What comes from the one who is no consumer goes to the consumer."""
+    """Forwards everything that the producer sends to the consumer. The first client is the consumer."""
 
     consumer: Relay | None = None
     producer: Relay | None = None
@@ -66,7 +66,7 @@ class Counter(asyncio.Protocol):
 
 
 def relayed_per_s(size: int, seconds: float) -> float:
-    """How many messages of a size pass through in a second."""
+    """Return how many messages of a given size are forwarded per second."""
     here, there = multiprocessing.Pipe()
     process = multiprocessing.get_context("spawn").Process(target=_relay, args=(there,), daemon=True)
     process.start()

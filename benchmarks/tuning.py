@@ -1,7 +1,8 @@
-"""What two settings of the process are worth, and where a broker's time goes: python -m benchmarks.tuning
+"""The gain from two process settings, and a profile of the broker: python -m benchmarks.tuning
 
-The same load on a broker as it is, on one that leaves the garbage collector alone, and on one that leaves the C library's
-allocator alone; then a persistent load under cProfile, as shares of what the broker's thread does outside uvloop.
+Runs the same load on a broker with all settings, on one with Python's default garbage collection, and on one with the
+default allocator of the C library. Then profiles a persistent load with cProfile; shares are of the time that the broker's
+thread spends outside uvloop.
 """
 
 from __future__ import annotations
@@ -30,7 +31,7 @@ TOP = 14
 
 def main() -> None:
     print("| messages/s | " + " | ".join(LOADS) + " |\n|---|---|---|")
-    for name in ("as it is", "Python's garbage collector left alone", "glibc's allocator left alone"):
+    for name in ("all settings", "Python's default garbage collection", "glibc's default allocator"):
         rates = [loaded(load, name) for load in LOADS.values()]
         print(f"| {name} | " + " | ".join(f"{rate:,.0f}" for rate in rates) + " |", flush=True)
     print("\n| where the time goes | share |\n|---|---|")
@@ -49,9 +50,9 @@ def loaded(load: Load, mode: str) -> float:
 
 
 def _serve(pipe: Connection, mode: str) -> None:
-    left_alone = {"P": "gc.set_threshold", "g": "holtmq.server.run.keep_freed_memory"}.get(mode[0])
-    if left_alone is not None:
-        mock.patch(left_alone).start()
+    default = {"P": "gc.set_threshold", "g": "holtmq.server.run.keep_freed_memory"}.get(mode[0])
+    if default is not None:
+        mock.patch(default).start()
     profile = cProfile.Profile() if mode == "profile" else None
     with tempfile.TemporaryDirectory(prefix="holtmq-bench-") as folder:
         config = Config(data=str(Path(folder) / "b.db"), amqp_port=0, http_port=-1)
@@ -60,10 +61,10 @@ def _serve(pipe: Connection, mode: str) -> None:
         run.serve(config, lambda server: pipe.send(int(server.address.rsplit(":", 1)[1])))
         if profile is not None:
             profile.disable()
-            _tell(profile)
+            _print_profile(profile)
 
 
-def _tell(profile: cProfile.Profile) -> None:
+def _print_profile(profile: cProfile.Profile) -> None:
     times = {where: values[2] for where, values in pstats.Stats(profile).stats.items()}  # type: ignore[attr-defined]
     outside = {where: own for where, own in times.items() if "runners.py" not in where[0]}
     whole = sum(outside.values())
