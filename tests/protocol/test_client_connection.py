@@ -26,7 +26,7 @@ from holtmq.protocol.client_connection import (
     ReceivedMethod,
     Settlement,
 )
-from holtmq.protocol.ports import AckTarget, Publish
+from holtmq.protocol.connection_handler import AckTarget, Publish
 from holtmq.protocol.server_channel import ServerChannel
 from holtmq.protocol.server_connection import ConnectionState, Limits, ServerConnection
 from holtmq.table import FieldValue

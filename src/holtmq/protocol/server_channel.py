@@ -7,7 +7,7 @@ from struct import Struct
 from typing import TYPE_CHECKING
 
 from holtmq.errors import FrameError, PreconditionFailedError, UnexpectedFrameError
-from holtmq.protocol.ports import AckTarget, ConsumerOnWire, MessageOnWire, Publish
+from holtmq.protocol.connection_handler import AckTarget, ConsumerOnWire, MessageOnWire, Publish
 from holtmq.wire.content import Content, make_content, on_channel
 from holtmq.wire.frames import BASIC, FRAME_END, METHOD, method_frame
 from holtmq.wire.methods import BasicCancel, BasicReturn, Method

@@ -29,7 +29,7 @@ from holtmq.errors import (
     NotAllowedError,
     UnexpectedFrameError,
 )
-from holtmq.protocol.ports import ConnectionHandler, Publish
+from holtmq.protocol.connection_handler import ConnectionHandler, Publish
 from holtmq.protocol.server_channel import ServerChannel
 from holtmq.table import FieldValue
 from holtmq.wire.frames import (

@@ -1,4 +1,4 @@
-"""Commits: a thread writes the journal to disk while the event loop goes on.
+"""Commits: a thread writes the journal to disk while the event loop continues.
 
 Changes that arrive during a commit are collected for the next one. Output that depends on a change waits until the change is
 on disk. If a commit fails, publishers are blocked and the commit is retried until it succeeds.

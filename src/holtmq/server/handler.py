@@ -11,7 +11,7 @@ from holtmq.accounts import User
 from holtmq.broker.channel import Channel
 from holtmq.broker.session import Session
 from holtmq.errors import NotImplementedByBrokerError
-from holtmq.protocol.ports import Publish
+from holtmq.protocol.connection_handler import Publish
 from holtmq.protocol.server_channel import ServerChannel
 from holtmq.server.dispatch import carry_out, get_message
 from holtmq.server.login import Login
