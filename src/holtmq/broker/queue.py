@@ -68,6 +68,8 @@ class MessageQueue:
         self._memory = 0
         self._counted_memory = 0
         self._paged_bytes = 0
+        self._admitted: set[int] = set()
+        """Delayed messages in memory that reading the paged part of a lane will find again."""
         self._recovered = 0
         self._turn = 0
         self._busy_until = 0
@@ -315,6 +317,8 @@ class MessageQueue:
     def admit(self, message: QueuedMessage) -> None:
         """Add a delayed message that has become available, in the order of its arrival."""
         self._lanes[-1].take_back(message)
+        if any(lane.paged for lane in self._lanes):
+            self._admitted.add(message.id)
         self._memory += message.size
         self._is_simple = False
         self._host.wake(self)
@@ -439,8 +443,9 @@ class MessageQueue:
                 self._host.starve(self)
                 return False
             lane.cursor = rows[-1].id
-            lane.paged -= len(rows)
-            for row in rows:
+            fresh = [row for row in rows if row.id not in self._admitted] if self._admitted else rows
+            lane.paged -= len(fresh)
+            for row in fresh:
                 self._recall(lane, row)
             if lane.ready:
                 return True
@@ -466,6 +471,8 @@ class MessageQueue:
 
     def _settle_pace(self) -> None:
         """Decide whether the next message can take the hot path."""
+        if self._admitted and not any(lane.paged for lane in self._lanes):
+            self._admitted.clear()
         self._is_simple = not self._has_rules and not self._lanes[-1].paged and not self._is_window_full()
 
     def _is_full(self, size: int) -> bool:
