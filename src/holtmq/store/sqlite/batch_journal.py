@@ -115,7 +115,8 @@ class SqliteJournal:
     @property
     def size(self) -> int:
         """Bytes of message bodies that wait to be written."""
-        return self._collecting.size + (self._writing.size if self._writing else 0)
+        writing = self._writing  # read once: the thread that commits clears it
+        return self._collecting.size + (writing.size if writing else 0)
 
     @property
     def is_writing(self) -> bool:
