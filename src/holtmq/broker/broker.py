@@ -22,7 +22,7 @@ from holtmq.broker.session import Session
 from holtmq.broker.traffic import Churn
 from holtmq.broker.vhost import VirtualHost
 from holtmq.errors import NotAllowedError, NotFoundError
-from holtmq.store.ports import JournalPort
+from holtmq.store.journal_port import JournalPort
 from holtmq.store.records import ID_CLOCK_BITS
 from holtmq.table import require_short_string
 from holtmq.topology import Parameter, Policy, Topology
@@ -34,9 +34,9 @@ MEMORY_LIMIT = 512 * 1024 * 1024
 
 
 class Broker:
-    def __init__(self, journal: JournalPort, *, is_strict_unbind: bool = True, memory_limit: int = MEMORY_LIMIT) -> None:
+    def __init__(self, journal: JournalPort, *, strict_unbind: bool = True, memory_limit: int = MEMORY_LIMIT) -> None:
         self.journal = journal
-        self.is_strict_unbind = is_strict_unbind
+        self.strict_unbind = strict_unbind
         self.authorization = Authorization()
         self.churn = Churn()
         self.vhosts: dict[str, VirtualHost] = {}

@@ -43,7 +43,7 @@ def import_definitions(broker: Broker, topology: Topology) -> None:
 
 def _copy_of(broker: Broker) -> Broker:
     """Return a broker with the same topology and accounts that stores nothing."""
-    copy = Broker(NullJournal(), is_strict_unbind=broker.is_strict_unbind)
+    copy = Broker(NullJournal(), strict_unbind=broker.strict_unbind)
     for vhost in broker.vhosts.values():
         same = copy.vhosts[vhost.name] = VirtualHost(vhost.name, copy, vhost.router.to_topology())
         for queue in vhost.queues.values():

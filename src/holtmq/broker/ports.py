@@ -1,6 +1,6 @@
 """What the broker needs of the outside: an outlet to each client, and for a queue, the vhost around it.
 
-The broker's journal is a port of the store (`store.ports`). The time is passed to the broker with each turn.
+The broker's journal is a port of the store (`store.journal_port`). The time is passed to the broker with each turn.
 """
 
 from __future__ import annotations
@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Protocol
 
 from holtmq.broker.queued_message import QueuedMessage
 from holtmq.queueing.dead_letter import DeathReason
-from holtmq.store.ports import JournalPort
+from holtmq.store.journal_port import JournalPort
 from holtmq.store.records import StoredRow
 
 if TYPE_CHECKING:

@@ -26,14 +26,14 @@ if TYPE_CHECKING:
     from holtmq.broker.broker import Broker
     from holtmq.broker.channel import Channel
     from holtmq.broker.session import Session
-    from holtmq.store.ports import JournalPort
+    from holtmq.store.journal_port import JournalPort
 
 
 class VirtualHost:
     def __init__(self, name: str, broker: Broker, topology: Topology) -> None:
         self.name = name
         self.broker = broker
-        self.router = Router(topology, name, strict_unbind=broker.is_strict_unbind)
+        self.router = Router(topology, name, strict_unbind=broker.strict_unbind)
         self.metadata: dict[str, Any] = {}
         """Description, tags and the like."""
         self.queues: dict[str, MessageQueue] = {}

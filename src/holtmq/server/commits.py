@@ -83,7 +83,7 @@ class Commits:
         while self._commit is not None:
             await asyncio.wait([self._commit])
             await asyncio.sleep(0)
-        if self._journal.has_changes or self._journal.is_writing:
+        while self._journal.has_changes or self._journal.is_writing:  # twice if the last batch had failed
             self._journal.write()
             self._journal.commit()
         self._disk.shutdown()

@@ -95,6 +95,7 @@ class Server:
         deadline = loop.time() + STOP_S
         while (self.clients or self.turns.is_open) and loop.time() < deadline:
             await asyncio.sleep(0.01)
+        self._journal.forget_delivered()  # all sessions are closed: what was unacknowledged is back in its queue
         await self._commits.finish()
         self._journal.close()
 

@@ -25,7 +25,7 @@ def open_broker(config: Config, address: str) -> tuple[Broker, SqliteJournal]:
     """Open the file and return the broker recovered from it. No other process can open the file until the journal is closed."""
     database = SqliteDatabase(config.data, durability=cast("Durability", config.durability), owner=address)
     journal = SqliteJournal(database)
-    broker = Broker(journal, is_strict_unbind=config.strict_unbind, memory_limit=config.memory_bytes)
+    broker = Broker(journal, strict_unbind=config.strict_unbind, memory_limit=config.memory_bytes)
     try:
         broker.begin(time.time_ns() // 1_000_000)
         recover(broker, journal)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from holtmq.store.ports import JournalPort
+from holtmq.store.journal_port import JournalPort
 from holtmq.store.records import StoredRow
 from holtmq.topology import Queue
 

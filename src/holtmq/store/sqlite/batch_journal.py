@@ -16,7 +16,7 @@ from functools import partial
 
 from holtmq.accounts import Permission, TopicPermission, User
 from holtmq.errors import StoreError
-from holtmq.store.ports import StorableMessage
+from holtmq.store.journal_port import StorableMessage
 from holtmq.store.records import ALONE, ID_CLOCK_BITS, SHARED, Recovered, StoredRow
 from holtmq.store.sqlite.account_store import SqliteAccounts
 from holtmq.store.sqlite.database import SqliteDatabase, translated

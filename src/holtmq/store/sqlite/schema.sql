@@ -69,7 +69,7 @@ CREATE TABLE messages (
     key_id      INTEGER NOT NULL,
     priority    INTEGER NOT NULL,
     created_at  INTEGER NOT NULL,  -- this and all other times: milliseconds since 1970
-    due_at      INTEGER,           -- not to be had before
+    due_at      INTEGER,           -- when a delayed message becomes available
     expires_at  INTEGER,
     headers     TEXT,
     properties  TEXT,
