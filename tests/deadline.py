@@ -13,11 +13,11 @@ PATIENCE_S = 60.0
 POLL_S = 0.01
 
 
-def eventually(condition: Callable[[], T], what: str) -> T:
+def eventually(condition: Callable[[], T], what: str, *, patience_s: float = PATIENCE_S) -> T:
     """Return the first true value of a condition. Fail if it is not true before the deadline."""
-    deadline = time.monotonic() + PATIENCE_S
+    deadline = time.monotonic() + patience_s
     while not (value := condition()):
-        assert time.monotonic() < deadline, f"waited {PATIENCE_S:g} s for {what}; last seen: {value!r}"
+        assert time.monotonic() < deadline, f"waited {patience_s:g} s for {what}; last seen: {value!r}"
         time.sleep(POLL_S)
     return value
 

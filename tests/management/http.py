@@ -4,14 +4,13 @@ from __future__ import annotations
 
 import base64
 import json
-import time
 from collections.abc import Callable
 from typing import Any, NamedTuple
 from urllib.error import HTTPError
 from urllib.parse import quote
 from urllib.request import Request, urlopen
 
-DEADLINE_S = 30.0
+from tests.deadline import eventually
 
 
 class Answer(NamedTuple):
@@ -48,12 +47,16 @@ class Http:
         assert answer.status == 200, (path, answer)
         return answer.body
 
-    def get_until(self, path: str, holds: Callable[[Any], bool], timeout_s: float = DEADLINE_S) -> Any:
+    def get_until(self, path: str, holds: Callable[[Any], bool]) -> Any:
         """Repeat a request until its answer satisfies a condition, and return the answer."""
-        deadline = time.monotonic() + timeout_s
-        while not holds(body := self.get(path)):
-            assert time.monotonic() < deadline, (path, body)
-        return body
+        answers: list[Any] = []
+
+        def is_there() -> bool:
+            answers[:] = [self.get(path)]
+            return holds(answers[0])
+
+        eventually(is_there, f"an answer of {path}")
+        return answers[0]
 
     def message_count(self, queue: str) -> int:
         messages: int = self.get(f"/api/queues/%2F/{segment(queue)}")["messages"]

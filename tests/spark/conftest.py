@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import time
 import uuid
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
@@ -12,6 +11,7 @@ import pytest
 
 from holtmq.spark import register
 from tests.amqp_client import Amqp, Channel
+from tests.deadline import eventually
 from tests.server.process import broker_process
 
 
@@ -64,9 +64,6 @@ def amqp_options(live: LiveBroker, **more: object) -> dict[str, str]:
     return {"url": live.url, **{name: str(value) for name, value in more.items()}}
 
 
-def wait_until(holds: Callable[[], bool], timeout_s: float = 120.0) -> None:
-    """Wait until another process has reached a state."""
-    deadline = time.monotonic() + timeout_s
-    while not holds():
-        assert time.monotonic() < deadline, f"the condition did not hold within {timeout_s} s"
-        time.sleep(0.05)
+def wait_until(holds: Callable[[], bool], patience_s: float = 180.0) -> None:
+    """Wait until another process, which may have to start Java first, has reached a state."""
+    eventually(holds, "a state of another process", patience_s=patience_s)

@@ -37,7 +37,7 @@ class Load:
     """Messages per second of all producers together; 0 is as fast as possible."""
     time_s: float = 5
     messages: int = 0
-    """Maximum number of messages of all producers together; 0 is no limit."""
+    """Maximum number of messages of all producers together; 0 means unlimited."""
     exchange_type: str = "direct"
     keys: int = 1
     """Number of routing keys, each bound to the queue."""

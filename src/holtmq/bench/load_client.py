@@ -186,7 +186,7 @@ class LoadProducer:
         self._news.set()
 
     async def run(self, *, until: float, limit: int, rate: float, ahead: int) -> None:
-        """Publish until a time or a number of messages. At most `ahead` messages are unconfirmed; 0 is no limit."""
+        """Publish until a time or a number of messages. At most `ahead` messages are unconfirmed; 0 means unlimited."""
         start = time.perf_counter()
         while time.perf_counter() < until and self.sent < limit:
             count = min(self._batch, limit - self.sent)
