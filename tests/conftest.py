@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pytest
+from hypothesis import settings
 
 from holtmq.testing import TestBroker, running_broker
 from tests.peers.peer import PEERS, RABBITMQ, REQUIRE, MissingPeerError, Peer, looked_up
@@ -20,6 +21,10 @@ if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
 MISSING_PEER = "missing peer"
+
+# No time limit per example: it fails on a busy machine, and when the first example imports a large library.
+settings.register_profile("holtmq", deadline=None)
+settings.load_profile("holtmq")
 
 
 @pytest.fixture
