@@ -54,6 +54,9 @@ class QueueTarget(Protocol):
     def get(self, queue: str) -> Received | None: ...
     def count(self, queue: str) -> int: ...
     def wait(self, milliseconds: int) -> None: ...
+    def catch_up(self) -> None:
+        """Let messages expire that are due. The library has no timers: it does so when someone looks."""
+
     def close(self) -> None: ...
 
 
@@ -194,6 +197,10 @@ class EmbeddedQueueTarget:
     def wait(self, milliseconds: int) -> None:
         self._clock.now_ms += milliseconds
 
+    def catch_up(self) -> None:
+        for queue in self._mq.topology().queues:
+            self._mq.queue(queue.name).size()
+
     def close(self) -> None:
         self._mq.close()
 
@@ -291,6 +298,9 @@ class BrokerQueueTarget:
         self._turn()
         self._turn()
 
+    def catch_up(self) -> None:
+        self._turn()
+
     def close(self) -> None:
         self._session.close()
         self._journal.forget_delivered()
@@ -349,6 +359,9 @@ class HandoverTarget:
 
     def wait(self, milliseconds: int) -> None:
         self._next().wait(milliseconds)
+
+    def catch_up(self) -> None:
+        self._owner.catch_up()
 
     def close(self) -> None:
         self._owner.close()
@@ -413,6 +426,9 @@ class WireQueueTarget:
         return self._channel.count(queue)
 
     def wait(self, milliseconds: int) -> None:
+        pass
+
+    def catch_up(self) -> None:
         pass
 
     def close(self) -> None:

@@ -147,6 +147,8 @@ class MessageQueue:
             lane.paged = counts.get(lane.priority, 0)
         self._paged_bytes, self.delivered_to, self._is_simple = bytes_in_file, delivered_to, False
         self._recovered = self.message_count
+        if self.rules.limits_length:
+            self._host.wake(self)  # a policy or a requeue may have left it longer than it may be
         if next_expiry is not None:
             self._set_timer(next_expiry)
 
@@ -167,6 +169,7 @@ class MessageQueue:
 
     def _put_by_rules(self, message: QueuedMessage, entry: Entry | None) -> bool:
         if self.rules.overflow != "drop-head" and self._is_full(message.size):
+            self._drop_expired()
             self.dispatch()
             if self._is_full(message.size):
                 if self.rules.overflow == "reject-publish-dlx":
@@ -483,6 +486,8 @@ class MessageQueue:
 
     def _drop_excess(self) -> None:
         """Drop messages from the head until the queue is within its limits."""
+        if self._is_too_long():
+            self._drop_expired()
         while self._is_too_long():
             messages = self.take(1)
             if not messages:

@@ -49,7 +49,7 @@ class Intake:
         limited = [name for name in targets if queues[name][1].limits_length]
         if limited:
             self._messages.index_arrivals(connection)
-        full = [name for name in limited if self._is_full(connection, name, size)]
+        full = [name for name in limited if self._is_full(connection, name, size, now_ms)]
         for name in full:
             self.bury_rejected(connection, message, routing_key, name, now_ms)
         deliveries = [(queues[name][0], terms) for name, terms in targets.items() if name not in full]
@@ -61,9 +61,13 @@ class Intake:
                 self.drop_excess(connection, name, now_ms)
         return message_id, full
 
-    def _is_full(self, connection: Connection, name: str, message_size: int) -> bool:
+    def _is_full(self, connection: Connection, name: str, message_size: int, now_ms: int) -> bool:
+        """Return whether a queue rejects a message. Expired messages leave a full queue first."""
         queue_id, rules = self._queues()[name]
-        return rules.overflow != "drop-head" and is_full(rules, *self._messages.measure(connection, queue_id), message_size)
+        if rules.overflow == "drop-head" or not is_full(rules, *self._messages.measure(connection, queue_id), message_size):
+            return False
+        has_room = self._expire_head(connection, name, now_ms)
+        return not has_room or is_full(rules, *self._messages.measure(connection, queue_id), message_size)
 
     def admit(self, connection: Connection, name: str, messages: list[NewMessage], append: Callable[[], T], now_ms: int) -> T:
         """Append messages to a queue, or raise `QueueFullError` if it rejects them. Drop the oldest beyond the limits."""
@@ -97,6 +101,8 @@ class Intake:
         if not rules.limits_length:
             return
         count, size = self._messages.measure(connection, queue_id)
+        if is_too_long(rules, count, size) and self._expire_head(connection, name, now_ms):
+            count, size = self._messages.measure(connection, queue_id)
         while count and is_too_long(rules, count, size):
             (message_id,) = self._messages.find_ready(connection, queue_id, None, 1)
             count, size = count - 1, size - self.bury(connection, name, message_id, "maxlen", now_ms)

@@ -218,6 +218,8 @@ class QueueHandle:
                 message_id = message if isinstance(message, int) else message.id
                 self._require_settled(message_id)
                 self._messages.set_state(connection, queue_id, message_id, state, due_at=due)
+            self._owner.intake.expire(connection, self._owner.now_ms())  # it may have expired while it was locked
+            self._owner.intake.drop_excess(connection, self.name, self._owner.now_ms())
         self._owner.bell.ring()
 
     def extend(self, message: Message, lease_s: float) -> Message:
