@@ -26,7 +26,7 @@ from holtmq.protocol.client_connection import (
     ReceivedMethod,
     Settlement,
 )
-from holtmq.protocol.connection_handler import AckTarget, Publish
+from holtmq.protocol.connection_handler import AckTarget, PublishTarget
 from holtmq.protocol.server_channel import ServerChannel
 from holtmq.protocol.server_connection import ConnectionState, Limits, ServerConnection
 from holtmq.table import FieldValue
@@ -51,6 +51,17 @@ class Acks:
 
     def ack(self, tag: int, *, multiple: bool) -> None:
         self.tags.append((tag, multiple))
+
+
+@dataclass
+class PublishedTo:
+    """A target that records what is published to it."""
+
+    routing_key: str
+    published: list[tuple[str, bytes, int]]
+
+    def publish(self, raw_properties: bytes, content: bytes, size: int) -> None:
+        self.published.append((self.routing_key, raw_properties, size))
 
 
 @dataclass
@@ -88,8 +99,8 @@ class Handler:
         self.channels[channel.number] = channel
         return self.acks
 
-    def publication(self, channel: ServerChannel, method: wire.BasicPublish) -> Publish:
-        return lambda raw_properties, _, size: self.published.append((method.routing_key, raw_properties, size))
+    def publication(self, channel: ServerChannel, method: wire.BasicPublish) -> PublishTarget:
+        return PublishedTo(method.routing_key, self.published)
 
     def carry_out(self, channel: ServerChannel, method: Method) -> None:
         raise NotFoundError("no queue 'q'")

@@ -5,12 +5,13 @@ from __future__ import annotations
 import itertools
 import random
 from collections.abc import Mapping
+from dataclasses import dataclass
 from typing import Any
 
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from holtmq.protocol.connection_handler import Publish
+from holtmq.protocol.connection_handler import PublishTarget
 from holtmq.protocol.server_channel import ServerChannel
 from holtmq.protocol.server_connection import ConnectionState, Limits, ServerConnection
 from holtmq.table import FieldValue
@@ -18,6 +19,19 @@ from holtmq.wire import methods as wire
 from holtmq.wire.content import encode_properties, make_content, on_channel
 from holtmq.wire.frames import BODY, FRAME_START, HEADER, HEARTBEAT, METHOD, PROTOCOL_HEADER, frame, method_frame
 from holtmq.wire.methods import Method, decode_method
+
+
+@dataclass
+class Recording:
+    """A target that records what is published to it."""
+
+    seen: list[Any]
+    channel: int
+    routing_key: str
+
+    def publish(self, raw_properties: bytes, content: bytes, size: int) -> None:
+        body = content[len(content) - size - 1 : -1] if size else b""
+        self.seen.append((self.channel, self.routing_key, raw_properties, body))
 
 
 class Recorder:
@@ -42,12 +56,8 @@ class Recorder:
     def close_channel(self, channel: ServerChannel) -> None:
         self.seen.append(("close", channel.number))
 
-    def publication(self, channel: ServerChannel, method: wire.BasicPublish) -> Publish:
-        def publish(raw_properties: bytes, content: bytes, size: int) -> None:
-            body = content[len(content) - size - 1 : -1] if size else b""
-            self.seen.append((channel.number, method.routing_key, raw_properties, body))
-
-        return publish
+    def publication(self, channel: ServerChannel, method: wire.BasicPublish) -> PublishTarget:
+        return Recording(self.seen, channel.number, method.routing_key)
 
     def carry_out(self, channel: ServerChannel, method: Method) -> None:
         self.seen.append((channel.number, method))

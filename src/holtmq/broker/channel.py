@@ -13,7 +13,7 @@ from holtmq.broker.declarer import Declarer
 from holtmq.broker.ports import Outlet
 from holtmq.broker.publication import Publication
 from holtmq.broker.queue import MessageQueue
-from holtmq.broker.queued_message import QueuedMessage, known_properties
+from holtmq.broker.queued_message import QueuedMessage
 from holtmq.broker.reply import REPLY_QUEUE, ReplyDestination
 from holtmq.broker.traffic import Inflow, Outflow, Tallies, Way
 from holtmq.broker.transaction import Transaction
@@ -58,6 +58,7 @@ class Channel:
         """Maximum number of unacknowledged messages of all consumers together; 0 means unlimited."""
         self.in_flight = 0
         self.confirms = Confirms(outlet)
+        self._is_confirming = False
         self.tallies = Tallies()
         self.outflow = Outflow()
         self.returned = 0
@@ -65,31 +66,19 @@ class Channel:
         self._next_tag = 1
         self.consumer_prefetch = 0
         """The prefetch of consumers added from now on; 0 means unlimited."""
-        self._transaction: Transaction | None = None
+        self.transaction: Transaction | None = None
         self._reply: ReplyDestination | None = None
-        self._properties = session.broker.properties
+        self.known_properties = session.broker.properties
+        """Decoded properties by their bytes, shared by all channels."""
 
     def publication(self, exchange: str, routing_key: str, *, is_mandatory: bool) -> Publication:
         """Return a handle for publishing with this exchange and key, after a check of the user's permissions."""
-        publication = Publication(exchange, routing_key, is_mandatory=is_mandatory)
-        self._resolve(publication)
+        publication = Publication(self, exchange, routing_key, is_mandatory=is_mandatory)
+        self.resolve(publication)
         return publication
 
-    def publish(self, publication: Publication, raw_properties: bytes, content: Content, size: int) -> None:
-        """Route a message to its queues. On the hot path: see benchmarks/broker.py."""
-        vhost = self.vhost
-        if publication.generation != vhost.generation:
-            self._resolve(publication)
-        properties = self._properties.get(raw_properties) or known_properties(raw_properties, self._properties)
-        way = publication.way
-        if not properties.is_plain:
-            properties, content, way = self._look_closer(publication, properties, content)
-        if self._transaction is not None:
-            self._transaction.publishes.append(lambda: self._put(publication, properties, content, size, way))
-            return
-        self._put(publication, properties, content, size, way)
-
-    def _put(self, publication: Publication, properties: Properties, content: Content, size: int, way: Way) -> None:
+    def put(self, publication: Publication, properties: Properties, content: Content, size: int, way: Way) -> None:
+        """Put a message into its queues and count it. On the hot path: see benchmarks/broker.py."""
         broker, (destinations, entries, tally) = self.broker, way
         tally.count += 1
         broker.last_id += 1
@@ -105,7 +94,7 @@ class Channel:
         if not destinations and publication.is_mandatory:
             self.returned += 1
             self.outlet.give_back(message)
-        if self.confirms.is_selected:
+        if self._is_confirming:
             self._await_confirm(message, is_taken=is_taken)
 
     def _await_confirm(self, message: QueuedMessage, *, is_taken: bool) -> None:
@@ -119,7 +108,7 @@ class Channel:
             confirms.is_waiting = True
             self.broker.unconfirmed.append(confirms)
 
-    def _resolve(self, publication: Publication) -> None:
+    def resolve(self, publication: Publication) -> None:
         """Resolve the route: the first time, and after any change of topology or permissions."""
         origin, vhost = publication.origin, self.vhost
         self.session.require("write", "exchange", origin.exchange)
@@ -134,7 +123,7 @@ class Channel:
         user, vhost = self.session.user.name, self.vhost.name
         self.broker.authorization.require_topic(user, vhost, "write", exchange, routing_key)
 
-    def _look_closer(
+    def look_closer(
         self, publication: Publication, properties: Properties, content: Content
     ) -> tuple[Properties, Content, Way]:
         """Handle the properties that affect routing: user_id, expiration, CC and BCC headers, reply_to."""
@@ -166,9 +155,9 @@ class Channel:
         return self._reply
 
     def select_confirms(self) -> None:
-        if self._transaction is not None:
+        if self.transaction is not None:
             raise PreconditionFailedError("cannot switch from tx to confirm mode")
-        self.confirms.is_selected = True
+        self.confirms.is_selected = self._is_confirming = True
 
     def set_prefetch(self, count: int, *, is_global: bool) -> None:
         if not is_global:
@@ -310,7 +299,7 @@ class Channel:
         return self.vhost.move(source, target, limit)
 
     def ack(self, tag: int, *, multiple: bool) -> None:
-        if multiple or self._transaction is not None:
+        if multiple or self.transaction is not None:
             self._settle(self._take_unsettled(tag, multiple=multiple), MessageQueue.settle)
             return
         # The hot path: one message, acknowledged at once.
@@ -332,16 +321,16 @@ class Channel:
 
     @property
     def unsettled_count(self) -> int:
-        return len(self.unsettled) + (len(self._transaction.settled) if self._transaction is not None else 0)
+        return len(self.unsettled) + (len(self.transaction.settled) if self.transaction is not None else 0)
 
     @property
     def is_transactional(self) -> bool:
-        return self._transaction is not None
+        return self.transaction is not None
 
     @property
     def uncommitted(self) -> int:
         """Messages published in the current transaction."""
-        return len(self._transaction.publishes) if self._transaction is not None else 0
+        return len(self.transaction.publishes) if self.transaction is not None else 0
 
     @property
     def inflow(self) -> Inflow:
@@ -375,11 +364,11 @@ class Channel:
         return taken
 
     def _settle(self, deliveries: dict[int, Delivery], settle: Callable[[MessageQueue, QueuedMessage], None]) -> None:
-        if self._transaction is None:
+        if self.transaction is None:
             self._apply(deliveries.values(), settle)
             return
-        self._transaction.settled.update(deliveries)
-        self._transaction.settlements.append(lambda: self._apply(deliveries.values(), settle))
+        self.transaction.settled.update(deliveries)
+        self.transaction.settlements.append(lambda: self._apply(deliveries.values(), settle))
 
     def _apply(self, deliveries: Iterable[Delivery], settle: Callable[[MessageQueue, QueuedMessage], None]) -> None:
         outflow = self.outflow
@@ -397,35 +386,35 @@ class Channel:
 
     def messages_of(self, queue: MessageQueue) -> list[QueuedMessage]:
         """Return the unacknowledged messages of a queue."""
-        settled = self._transaction.settled if self._transaction is not None else {}
+        settled = self.transaction.settled if self.transaction is not None else {}
         return [message for message, its_queue, _ in (*self.unsettled.values(), *settled.values()) if its_queue is queue]
 
     def select_transactions(self) -> None:
         if self.confirms.is_selected:
             raise PreconditionFailedError("cannot switch from confirm to tx mode")
-        self._transaction = self._transaction or Transaction()
+        self.transaction = self.transaction or Transaction()
 
     def commit(self) -> None:
         """Apply the transaction in one batch of the journal, which is written to disk as a whole."""
         transaction = self._require_transaction()
-        self._transaction = None
+        self.transaction = None
         transaction.apply()
-        self._transaction = Transaction()
+        self.transaction = Transaction()
 
     def roll_back(self) -> None:
         """Discard the transaction. Messages acknowledged in it become unacknowledged again."""
         transaction = self._require_transaction()
         self.unsettled = dict(sorted({**transaction.settled, **self.unsettled}.items()))
-        self._transaction = Transaction()
+        self.transaction = Transaction()
 
     def _require_transaction(self) -> Transaction:
-        if self._transaction is None:
+        if self.transaction is None:
             raise PreconditionFailedError("channel is not transactional: expected tx.select before")
-        return self._transaction
+        return self.transaction
 
     def close(self) -> None:
         """Cancel all consumers and requeue all unacknowledged messages."""
-        if self._transaction is not None:
+        if self.transaction is not None:
             self.roll_back()
         for tag in list(self.consumers):
             self.cancel(tag)

@@ -76,7 +76,7 @@ def consumers_with_room(consumers: Sequence[Consumer], *, is_single_active: bool
     if not consumers:
         return []
     if is_single_active or len(consumers) == 1:
-        active = active_consumer(consumers, is_single_active=is_single_active)
+        active = consumers[0] if len(consumers) == 1 else active_consumer(consumers, is_single_active=True)
         return [active] if active.room() > 0 else []
     with_room: list[Consumer] = []
     limited_channels = set()

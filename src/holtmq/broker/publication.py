@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+from functools import partial
 from typing import TYPE_CHECKING, Protocol
 
-from holtmq.broker.queued_message import Origin, QueuedMessage
+from holtmq.broker.queued_message import Origin, QueuedMessage, known_properties
 from holtmq.routing.route import Entry
+from holtmq.wire.content import Content
 
 if TYPE_CHECKING:
+    from holtmq.broker.channel import Channel
     from holtmq.broker.traffic import Way
 
 
@@ -20,12 +23,29 @@ class Destination(Protocol):
 
 
 class Publication:
-    __slots__ = ("generation", "is_mandatory", "origin", "reads_headers", "way")
+    """A handle for publishing messages with one exchange and routing key."""
 
-    def __init__(self, exchange: str, routing_key: str, *, is_mandatory: bool) -> None:
+    __slots__ = ("channel", "generation", "is_mandatory", "origin", "reads_headers", "way")
+
+    def __init__(self, channel: Channel, exchange: str, routing_key: str, *, is_mandatory: bool) -> None:
+        self.channel = channel
         self.origin = Origin(exchange, routing_key)
         self.is_mandatory = is_mandatory
         self.generation = -1
         """The vhost's generation when the route was resolved. In any other generation the route is stale."""
         self.way: Way
         self.reads_headers = False
+
+    def publish(self, raw_properties: bytes, content: Content, size: int) -> None:
+        """Publish one message. On the hot path: see benchmarks/broker.py."""
+        channel = self.channel
+        if self.generation != channel.vhost.generation:
+            channel.resolve(self)
+        known = channel.known_properties
+        properties, way = known.get(raw_properties) or known_properties(raw_properties, known), self.way
+        if not properties.is_plain:
+            properties, content, way = channel.look_closer(self, properties, content)
+        if channel.transaction is None:
+            channel.put(self, properties, content, size, way)
+        else:
+            channel.transaction.publishes.append(partial(channel.put, self, properties, content, size, way))

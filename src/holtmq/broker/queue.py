@@ -85,7 +85,8 @@ class MessageQueue:
         if not self._lanes:
             self._lanes = [Lane(priority) for priority in range(rules.max_priority, -1, -1)]
             self._ready = self._lanes[-1].ready
-        self._has_rules = bool(rules.max_priority or rules.message_ttl_ms is not None or rules.limits_length)
+        self._limits_length = rules.limits_length
+        self._has_rules = bool(rules.max_priority or rules.message_ttl_ms is not None or self._limits_length)
         self._is_simple = False
         self._settle_pace()
         self._watch_use()
@@ -194,7 +195,7 @@ class MessageQueue:
             self._set_timer(terms.expires_at)
         if not self.is_awake:
             self._host.wake(self)
-        if self.rules.limits_length and self._is_too_long():
+        if self._limits_length and self._is_too_long():
             self.dispatch()
         return True
 
@@ -219,7 +220,7 @@ class MessageQueue:
                     consumer.channel.deliver(consumer, mine, redelivered)
             self._turn += len(messages)
         self._settle_pace()
-        if self.rules.limits_length:
+        if self._limits_length:
             self._drop_excess()  # what was too new to be read from the file when it came may be there now
         if handed >= BUSY_MESSAGES or (handed and memory - self._memory >= BUSY_BYTES):
             self._busy_until = self._host.now_ms + BUSY_MS

@@ -6,8 +6,8 @@ attributes alone, so neither package imports the other.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
-from typing import TYPE_CHECKING, Protocol, TypeAlias
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Protocol
 
 from holtmq.table import FieldValue
 from holtmq.wire.content import Content
@@ -16,9 +16,12 @@ from holtmq.wire.methods import BasicPublish, Method
 if TYPE_CHECKING:
     from holtmq.protocol.server_channel import ServerChannel
 
-Publish: TypeAlias = Callable[[bytes, Content, int], None]
-"""Publish one message, given its raw properties, its content and the length of its body. Exchange, routing key and flags
-are already part of the callable."""
+
+class PublishTarget(Protocol):
+    """An exchange, a routing key and flags to publish with, resolved once and called for every message."""
+
+    def publish(self, raw_properties: bytes, content: Content, size: int) -> None:
+        """Publish one message, given its raw properties, its content and the length of its body."""
 
 
 class AckTarget(Protocol):
@@ -71,8 +74,8 @@ class ConnectionHandler(Protocol):
         """Open the broker's side of a channel and return it."""
 
     def close_channel(self, channel: ServerChannel) -> None: ...
-    def publication(self, channel: ServerChannel, method: BasicPublish) -> Publish:
-        """Return the callable that publishes messages as `method` requests."""
+    def publication(self, channel: ServerChannel, method: BasicPublish) -> PublishTarget:
+        """Return the target that publishes messages as `method` requests."""
 
     def carry_out(self, channel: ServerChannel, method: Method) -> None: ...
     def update_secret(self, secret: bytes) -> None: ...

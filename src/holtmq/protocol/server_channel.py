@@ -7,7 +7,7 @@ from struct import Struct
 from typing import TYPE_CHECKING
 
 from holtmq.errors import FrameError, PreconditionFailedError, UnexpectedFrameError
-from holtmq.protocol.connection_handler import AckTarget, ConsumerOnWire, MessageOnWire, Publish
+from holtmq.protocol.connection_handler import AckTarget, ConsumerOnWire, MessageOnWire, PublishTarget
 from holtmq.wire.content import Content, make_content, on_channel
 from holtmq.wire.frames import BASIC, FRAME_END, METHOD, method_frame
 from holtmq.wire.methods import BasicCancel, BasicReturn, Method
@@ -50,7 +50,7 @@ class ServerChannel:
         self._start = b"\x02" + number.to_bytes(2, "big")
         """The first bytes of content that was received on a channel of this number."""
         self._formats: dict[str, DeliveryFormat] = {}
-        self._publish: Publish | None = None
+        self._target: PublishTarget | None = None
         self._raw_properties: bytes | None = None
         self._body: list[bytes] = []
         self._missing = 0
@@ -58,16 +58,16 @@ class ServerChannel:
 
     @property
     def expects_content(self) -> bool:
-        return self._publish is not None
+        return self._target is not None
 
-    def begin_content(self, publish: Publish) -> None:
-        """Assemble the content that follows, then call `publish` with it."""
-        self._publish = publish
+    def begin_content(self, target: PublishTarget) -> None:
+        """Assemble the content that follows, then publish it."""
+        self._target = target
         self.takes_methods = False
         self.connection.assembling += 1
 
     def receive_header(self, payload: bytes) -> None:
-        if self._publish is None or self._raw_properties is not None:
+        if self._target is None or self._raw_properties is not None:
             raise UnexpectedFrameError(f"expected a method on channel {self.number}, got a content header")
         if len(payload) < HEADER_PAYLOAD.size:
             raise FrameError(f"expected a content header of at least {HEADER_PAYLOAD.size} bytes, got {len(payload)}")
@@ -94,18 +94,18 @@ class ServerChannel:
 
     def abandon_content(self) -> None:
         """Discard the content received so far."""
-        if self._publish is not None:
+        if self._target is not None:
             self.takes_methods = True
             self.connection.assembling -= 1
-        self._publish = self._raw_properties = None
+        self._target = self._raw_properties = None
         self._body = []
 
     def _finish(self) -> None:
-        publish, raw_properties, body = self._publish, self._raw_properties, b"".join(self._body)
-        assert publish is not None
+        target, raw_properties, body = self._target, self._raw_properties, b"".join(self._body)
+        assert target is not None
         assert raw_properties is not None
         self.abandon_content()
-        publish(raw_properties, make_content(raw_properties, body, self.number), self._size)
+        target.publish(raw_properties, make_content(raw_properties, body, self.number), self._size)
 
     @property
     def is_writable(self) -> bool:

@@ -6,8 +6,8 @@ of three states: not in `channels`, open, or closing. An error closes the channe
 Everything that arrives on a closing channel or connection is discarded until the client answers with close-ok. `receive`
 never raises an `AmqpError`.
 
-A publish is recognised by the bytes of its method: a `basic.publish` frame seen before leads straight to the callable that
-publishes, and the content is passed on undecoded.
+A publish is recognised by the bytes of its method: a `basic.publish` frame seen before leads straight to its target in
+the broker, and the content is passed on undecoded.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ from holtmq.errors import (
     NotAllowedError,
     UnexpectedFrameError,
 )
-from holtmq.protocol.connection_handler import ConnectionHandler, Publish
+from holtmq.protocol.connection_handler import ConnectionHandler, PublishTarget
 from holtmq.protocol.server_channel import ServerChannel
 from holtmq.table import FieldValue
 from holtmq.wire.frames import (
@@ -78,8 +78,8 @@ REPLY_NAMES = {
     501: "FRAME_ERROR", 502: "SYNTAX_ERROR", 503: "COMMAND_INVALID", 504: "CHANNEL_ERROR", 505: "UNEXPECTED_FRAME",
     530: "NOT_ALLOWED", 540: "NOT_IMPLEMENTED", 541: "INTERNAL_ERROR",
 }  # fmt: skip
-PUBLISHES_KEPT = 16_384
-"""Publish methods that a connection remembers. When the cache is full, it is cleared."""
+PUBLISH_TARGETS_KEPT = 16_384
+"""PublishTarget methods that a connection remembers. When the cache is full, it is cleared."""
 LARGE_PIECE = 4096
 UNSENT_BYTES = 1024 * 1024
 """Deliveries to a client pause when this many bytes wait to be sent to it."""
@@ -139,7 +139,7 @@ class ServerConnection:
         self.close_reason: AmqpError | None = None
         self.channels: dict[int, ServerChannel] = {}
         self._handler = handler
-        self._publishes: dict[bytes, Publish] = {}
+        self._publish_targets: dict[bytes, PublishTarget] = {}
         self._rest = b""
         self.unsent = 0
         """Size of `output` in bytes, without the methods of deliveries."""
@@ -221,7 +221,7 @@ class ServerConnection:
         """
         end = len(data)
         unpack_frame, unpack_content, unpack_ack = FRAME_START.unpack_from, CONTENT_START.unpack_from, ACK_ARGUMENTS.unpack_from
-        publishes, channels = self._publishes, self.channels
+        targets, channels = self._publish_targets, self.channels
         while end - at >= FRAME_START.size:
             kind, number, size = unpack_frame(data, at)
             after = at + size + OVERHEAD
@@ -233,8 +233,8 @@ class ServerConnection:
             if data[after - 1] != FRAME_END:
                 self._fail(FrameError(f"expected a frame to end with {FRAME_END:#x}, got {data[after - 1]:#x}"), 0, 0, 0)
                 return end
-            publish = publishes.get(data[at:after]) if size < LONGEST_PUBLISH else None
-            if publish is not None and not self.assembling:
+            target = targets.get(data[at:after]) if size < LONGEST_PUBLISH else None
+            if target is not None and not self.assembling:
                 if end - after < CONTENT_START.size:
                     break
                 content_kind, content_number, header_size, class_id, weight, body_size = unpack_content(data, after)
@@ -257,7 +257,9 @@ class ServerConnection:
                             break
                         if data[content_end - 1] == FRAME_END:
                             try:
-                                publish(data[after + CONTENT_START.size : body_at - 1], data[after:content_end], body_size)
+                                target.publish(
+                                    data[after + CONTENT_START.size : body_at - 1], data[after:content_end], body_size
+                                )
                             except AmqpError as error:
                                 self._fail(error, number, *PUBLISH)
                             at = content_end
@@ -350,11 +352,11 @@ class ServerConnection:
                 if channel.is_closing:
                     del self.channels[channel.number]
             case BasicPublish():
-                publish = self._handler.publication(channel, method)
-                if len(self._publishes) >= PUBLISHES_KEPT:
-                    self._publishes.clear()
-                self._publishes[frame(METHOD, channel.number, payload)] = publish
-                channel.begin_content(publish)
+                target = self._handler.publication(channel, method)
+                if len(self._publish_targets) >= PUBLISH_TARGETS_KEPT:
+                    self._publish_targets.clear()
+                self._publish_targets[frame(METHOD, channel.number, payload)] = target
+                channel.begin_content(target)
             case _:
                 self._handler.carry_out(channel, method)
 
@@ -371,7 +373,7 @@ class ServerConnection:
     def _remove_channel(self, channel: ServerChannel) -> None:
         self.channels.pop(channel.number, None)
         channel.abandon_content()
-        self._publishes.clear()
+        self._publish_targets.clear()
         if not channel.is_closing:
             self._handler.close_channel(channel)
 
@@ -451,7 +453,7 @@ class ServerConnection:
         channel = self.channels.get(number)
         if isinstance(error, AmqpChannelError) and channel is not None:
             channel.abandon_content()
-            self._publishes.clear()
+            self._publish_targets.clear()
             self._handler.close_channel(channel)
             channel.is_closing, channel.takes_methods = True, False
             channel.send(ChannelClose(error.reply_code, text, class_id, method_id))
@@ -470,7 +472,7 @@ class ServerConnection:
         """Close all channels."""
         for channel in list(self.channels.values()):
             self._remove_channel(channel)
-        self._publishes.clear()
+        self._publish_targets.clear()
         self.state = ConnectionState.CLOSED
 
     def lost(self) -> None:

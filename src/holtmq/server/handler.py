@@ -4,14 +4,13 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Mapping
-from functools import partial
 from typing import TYPE_CHECKING
 
 from holtmq.accounts import User
 from holtmq.broker.channel import Channel
+from holtmq.broker.publication import Publication
 from holtmq.broker.session import Session
 from holtmq.errors import NotImplementedByBrokerError
-from holtmq.protocol.connection_handler import Publish
 from holtmq.protocol.server_channel import ServerChannel
 from holtmq.server.dispatch import carry_out, get_message
 from holtmq.server.login import Login
@@ -88,14 +87,14 @@ class ClientHandler:
         if self.session is not None:
             self.session.close_channel(channel.number)
 
-    def publication(self, channel: ServerChannel, method: BasicPublish) -> Publish:
+    def publication(self, channel: ServerChannel, method: BasicPublish) -> Publication:
         if method.immediate:
             raise NotImplementedByBrokerError("immediate=true is not supported: expected false")
         if not self.is_publisher:
             self.is_publisher = True
             self._server.pressure.admit_publisher(self._client)
         target = self._target(channel)
-        return partial(target.publish, target.publication(method.exchange, method.routing_key, is_mandatory=method.mandatory))
+        return target.publication(method.exchange, method.routing_key, is_mandatory=method.mandatory)
 
     def carry_out(self, channel: ServerChannel, method: Method) -> None:
         target = self._target(channel)
