@@ -14,6 +14,8 @@ LOOK_EVERY_S = 0.01
 
 
 class Bell:
+    """A wake-up call for the threads of this process that wait for messages."""
+
     def __init__(self, data_version: Callable[[], int]) -> None:
         self._data_version = data_version
         self._condition = threading.Condition()
@@ -26,6 +28,7 @@ class Bell:
         return self._rings
 
     def ring(self) -> None:
+        """Wake all waiting threads."""
         # Every put rings, mostly without a waiter. A waiter registers before it reads the number of rings, so it misses none.
         self._rings += 1
         if self._waiting:

@@ -72,6 +72,7 @@ class Message:
 
 
 def message_of(stored: StoredMessage, queue: QueueHandle) -> Message:
+    """Return a stored message as the library's users see it."""
     state = DeliveryState(stored.state)
     headers, properties = _properties_of(stored)
     return Message(

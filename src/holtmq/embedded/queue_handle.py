@@ -377,6 +377,7 @@ def as_patterns(pattern: Patterns) -> list[str] | None:
 
 
 def states_of(name: StateName | None) -> Sequence[DeliveryState]:
+    """Return the stored states that a name stands for, or all states."""
     if name is not None and name not in STATE_NAMES.values():
         raise InvalidValueError(f"a state must be one of {', '.join(dict.fromkeys(STATE_NAMES.values()))}, got {name!r}")
     return [state for state, its_name in STATE_NAMES.items() if name in (None, its_name)]
