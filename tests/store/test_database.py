@@ -68,6 +68,24 @@ def test_a_file_of_version_1_is_migrated_with_its_messages(tmp_path: Path) -> No
     assert user_version(path) == len(STEPS)
 
 
+def test_a_queue_with_attempts_of_version_3_is_declared_again_with_the_same_attempts(tmp_path: Path) -> None:
+    """0.1 wrote max_attempts=3 as x-delivery-limit 3, which allows four deliveries by now."""
+    old = SqliteDatabase(tmp_path / "a.db", steps=STEPS[:3])
+    with old.transaction() as connection:
+        arguments = '{"x-delivery-limit":3}'
+        values = "(vhost, name, durable, auto_delete, exclusive, arguments) VALUES ('/', 'q', 1, 0, 0, ?)"
+        connection.execute(f"INSERT INTO queues {values}", (arguments,))
+    old.close()
+    for _ in range(2):
+        with holtmq.open(tmp_path / "a.db") as mq:
+            with pytest.raises(holtmq.PreconditionFailedError, match="x-delivery-limit"):
+                mq.declare_queue("q", max_attempts=7)
+            mq.declare_queue("q", max_attempts=3)
+            assert [dict(queue.arguments) for queue in mq.topology().queues] == [{"x-delivery-limit": 2}]
+    with holtmq.open(tmp_path / "a.db") as mq, pytest.raises(holtmq.PreconditionFailedError, match="x-delivery-limit"):
+        mq.declare_queue("q", max_attempts=2)  # only once
+
+
 def test_a_file_that_is_not_a_database_is_refused_and_left_unchanged(tmp_path: Path) -> None:
     path = tmp_path / "a.db"
     path.write_bytes(b"This is a diary, not a database. " * 100)

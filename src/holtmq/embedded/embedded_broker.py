@@ -117,6 +117,7 @@ class EmbeddedBroker:
         queue = QueueDeclaration(name, arguments=made)
         refuse_unsupported(name, QueueRules.of(queue))
         with self._transaction():
+            self._adopt_old_limit(queue)
             if self._router.declare_queue(queue):
                 self._queues[name] = self._declarations.add_queue(queue), self._rules_of(queue)
                 self._changed()
@@ -334,6 +335,15 @@ class EmbeddedBroker:
 
     def _rules_of(self, queue: QueueDeclaration) -> QueueRules:
         return QueueRules.of(queue, self._router.registry.queue_policy(queue.name))
+
+    def _adopt_old_limit(self, queue: QueueDeclaration) -> None:
+        """Accept a queue that 0.1 declared with the same `max_attempts`: it wrote this number as `x-delivery-limit`."""
+        existing, limit = self._router.registry.queues.get(queue.name), queue.arguments.get("x-delivery-limit")
+        if existing is None or not isinstance(limit, int):
+            return
+        as_before = Table.of({**queue.arguments, "x-delivery-limit": limit + 1})
+        if existing.arguments == as_before and self._declarations.replace_old_limit(queue):
+            self._follow(self._declarations.versions())
 
     def _changed(self) -> None:
         """Note that this process made the latest change, so that it need not be loaded."""

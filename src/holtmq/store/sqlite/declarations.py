@@ -65,6 +65,16 @@ class SqliteDeclarations:
             queue_id, queue.vhost, queue.name, queue.durable, queue.auto_delete, queue.exclusive, to_text(queue.arguments),
         )  # fmt: skip
 
+    def replace_old_limit(self, queue: Queue) -> bool:
+        """Give a queue of a file from before version 4 new arguments. Return False if it is not such a queue."""
+        with self._database.transaction() as connection:
+            is_replaced = connection.execute(
+                "UPDATE queues SET arguments = ?, has_old_limit = 0 WHERE vhost = ? AND name = ? AND has_old_limit = 1",
+                (to_text(queue.arguments), queue.vhost, queue.name),
+            ).rowcount
+            connection.execute("UPDATE state SET topology_version = topology_version + ?", (is_replaced,))
+        return bool(is_replaced)
+
     def add_binding(self, binding: Binding) -> None:
         self._change(
             "INSERT INTO bindings (vhost, source, destination_type, destination, routing_key, arguments, created_at, metadata) "
