@@ -266,3 +266,14 @@ def test_transient_queues_and_bindings_are_not_written_to_the_journal(bench: Ben
     bench.to_disk()
     left = bench.database.connection.execute("SELECT (SELECT count(*) FROM queues), (SELECT count(*) FROM bindings)")
     assert left.fetchone() == (0, 0)
+
+
+def test_a_long_chain_of_dead_letter_queues_does_not_exceed_the_recursion_limit(bench: Bench) -> None:
+    client = bench.client()
+    names = [f"q{number}" for number in range(300)]
+    for name, following in zip(names, [*names[1:], "end"], strict=True):
+        client.declare(name, max_length=0, dead_letter_exchange="", dead_letter_routing_key=following)
+    client.declare("end")
+    client.publish("", "q0", b"m")
+    bench.turn()
+    assert client.get("end") == b"m"
