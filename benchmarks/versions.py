@@ -1,7 +1,7 @@
-"""Two versions of the broker side by side, in one run: python -m benchmarks.versions OLD [--rounds 4] [--only WORD]
+"""Two versions of broker and embedded put side by side: python -m benchmarks.versions OLD [--rounds 4] [--only WORD]
 
 OLD is the `bin` folder of the virtual environment of another checkout. Both brokers receive the same load in turn, from this
-version's load generator. Prints a table with medians of throughput and of the broker's CPU time for each message.
+version's load generator. Prints a table with medians of throughput and of the CPU time for each message.
 """
 
 from __future__ import annotations
@@ -24,7 +24,20 @@ LOADS = {
     "topic, 1,000 keys, auto-ack": ("-a", "-t", "topic", "--keys", "1000", "-C", "400000"),
     "fanout to 20 queues, auto-ack": ("-a", "-t", "fanout", "--queues", "20", "-y", "20", "-C", "40000"),
     "64 KiB, auto-ack": ("-a", "-s", "65536", "-C", "60000"),
+    "put, embedded, durability normal": (),
 }
+PUTS = """
+import holtmq, os, tempfile, time
+with tempfile.TemporaryDirectory() as folder, holtmq.open(os.path.join(folder, "a.db"), durability="normal") as mq:
+    queue, body = mq.queue("q"), bytes(100)
+    for _ in range(2_000):
+        queue.put(body, "orders.k1.eu")
+    start, cpu = time.perf_counter(), time.process_time()
+    for _ in range(20_000):
+        queue.put(body, "orders.k1.eu")
+    print(20_000 / (time.perf_counter() - start), (time.process_time() - cpu) / 20_000 * 1e6)
+"""
+"""Run by the interpreter of each version, since it needs that version's library."""
 HERE = Path(sys.executable).parent
 
 
@@ -69,6 +82,12 @@ def measure(binaries: Path, load: tuple[str, ...]) -> Measured:
     return Measured(result["received_per_s"], used_s / result["received"] * 1e6)
 
 
+def measure_puts(binaries: Path) -> Measured:
+    done = subprocess.run([binaries / "python", "-c", PUTS], capture_output=True, text=True, check=True)
+    rate, cpu_us = map(float, done.stdout.split())
+    return Measured(rate, cpu_us)
+
+
 def cpu_time_s(pid: int) -> float:
     fields = Path(f"/proc/{pid}/stat").read_text().rsplit(")", 1)[1].split()
     return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
@@ -79,7 +98,7 @@ def compare(old: Path, load: tuple[str, ...], rounds: int) -> tuple[list[Measure
     results: dict[Path, list[Measured]] = {old: [], HERE: []}
     for number in range(rounds):
         for binaries in (old, HERE) if number % 2 == 0 else (HERE, old):
-            results[binaries].append(measure(binaries, load))
+            results[binaries].append(measure(binaries, load) if load else measure_puts(binaries))
     return results[old], results[HERE]
 
 
