@@ -39,3 +39,11 @@ def keep_freed_memory() -> None:
         return
     for option, value in ((M_MMAP_THRESHOLD, LARGEST_KEPT), (M_TRIM_THRESHOLD, KEPT_FREE), (M_TOP_PAD, PAD)):
         mallopt(option, value)
+
+
+def give_back_freed_memory() -> None:
+    """Give freed memory back to the operating system. This may take tens of milliseconds: do not call it on an event loop."""
+    try:
+        ctypes.CDLL(None).malloc_trim(0)
+    except (OSError, AttributeError):
+        return

@@ -129,6 +129,12 @@ class UnexpectedFrameError(AmqpConnectionError):
     reply_code = 505
 
 
+class ResourceError(AmqpConnectionError):
+    """The broker lacks the memory for what the client requests or holds."""
+
+    reply_code = 506
+
+
 class NotAllowedError(AmqpConnectionError):
     """The request violates a negotiated limit, or the user has no access to the vhost."""
 

@@ -56,6 +56,9 @@ class Client:
     def cancel(self, consumer: Consumer) -> None:
         self.cancelled.append(consumer.tag)
 
+    def fail(self) -> None:
+        self.is_writable = False
+
     def declare(self, queue: str, *, durable: bool = False, **arguments: FieldValue) -> None:
         table: Mapping[str, FieldValue] = {f"x-{name.replace('_', '-')}": value for name, value in arguments.items()}
         self.channel.declarer.declare_queue(

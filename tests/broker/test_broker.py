@@ -6,9 +6,10 @@ from typing import Any
 
 import pytest
 
-from holtmq.broker import queue as queue_module
+from holtmq.broker import memory as memory_module
 from holtmq.errors import NotFoundError, PreconditionFailedError
-from holtmq.topology import Policy
+from holtmq.queueing.letter_chain import MAX_DEATHS
+from holtmq.topology import Exchange, Policy
 from tests.broker.conftest import Bench
 
 
@@ -165,7 +166,7 @@ def test_a_message_acknowledged_before_it_was_written_is_never_written(bench: Be
 
 
 def test_unacknowledged_messages_of_a_backlog_are_not_kept_in_memory(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(queue_module, "WINDOW_MESSAGES", 10)
+    monkeypatch.setattr(memory_module, "WINDOW_MESSAGES", 10)
     client = bench.client()
     client.declare("q")
     for number in range(200):
@@ -185,7 +186,7 @@ def test_unacknowledged_messages_of_a_backlog_are_not_kept_in_memory(bench: Benc
 
 
 def test_a_message_evicted_from_memory_is_read_again_when_it_is_requeued(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(queue_module, "WINDOW_MESSAGES", 1)
+    monkeypatch.setattr(memory_module, "WINDOW_MESSAGES", 1)
     client = bench.client()
     client.declare("dead")
     client.declare("q", dead_letter_exchange="", dead_letter_routing_key="dead")
@@ -268,12 +269,30 @@ def test_transient_queues_and_bindings_are_not_written_to_the_journal(bench: Ben
     assert left.fetchone() == (0, 0)
 
 
-def test_a_long_chain_of_dead_letter_queues_does_not_exceed_the_recursion_limit(bench: Bench) -> None:
+@pytest.mark.parametrize(("length", "arrived"), [(MAX_DEATHS, b"m"), (MAX_DEATHS + 1, None)])
+def test_a_chain_of_dead_letter_queues_has_a_limit(bench: Bench, length: int, arrived: bytes | None) -> None:
     client = bench.client()
-    names = [f"q{number}" for number in range(300)]
+    names = [f"q{number}" for number in range(length)]
     for name, following in zip(names, [*names[1:], "end"], strict=True):
         client.declare(name, max_length=0, dead_letter_exchange="", dead_letter_routing_key=following)
     client.declare("end")
     client.publish("", "q0", b"m")
     bench.turn()
-    assert client.get("end") == b"m"
+    assert client.get("end") == arrived
+    assert bench.broker.dropped_letters == (arrived is None)
+
+
+def test_queues_that_dead_letter_to_each_other_come_to_an_end(bench: Bench) -> None:
+    """Every queue sends on to all the others: without a limit there would be a dead letter for every order of the queues."""
+    client = bench.client()
+    client.channel.declarer.declare_exchange(Exchange("all", "fanout"))
+    for name in (f"q{number}" for number in range(12)):
+        client.declare(name, max_length=0, dead_letter_exchange="all")
+        client.channel.declarer.bind_queue(name, "all", "", {})
+    client.publish("all", "", b"m")
+    client.publish("", "q0", b"m")
+    bench.turn()
+    assert bench.broker.dropped_letters > 0
+    client.declare("bystander")
+    client.publish("", "bystander", b"fine")
+    assert client.get("bystander") == b"fine"

@@ -248,6 +248,9 @@ class BrokerQueueTarget:
     def cancel(self, consumer: Consumer) -> None:
         pass
 
+    def fail(self) -> None:
+        pass
+
     def declare_queue(self, name: str, arguments: Table) -> None:
         self._channel.declarer.declare_queue(
             name, is_durable=True, is_exclusive=False, is_auto_delete=False, arguments=arguments

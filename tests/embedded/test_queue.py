@@ -9,6 +9,7 @@ import pytest
 
 import holtmq
 from holtmq.embedded import QueueHandle
+from holtmq.queueing.letter_chain import MAX_DEATHS
 from holtmq.store.sqlite.declarations import SqliteDeclarations
 from tests.embedded.conftest import Clock
 
@@ -238,14 +239,17 @@ def test_a_dead_message_goes_to_the_dead_letter_queue(mq: holtmq.EmbeddedBroker)
 
 def test_a_dead_letter_may_push_another_message_out_of_its_queue(mq: holtmq.EmbeddedBroker) -> None:
     """A long chain of queues that hold nothing: each sends the message on to the next."""
-    names = [f"q{n}" for n in range(300)]
+    names = [f"q{n}" for n in range(MAX_DEATHS)]
     for name, following in zip(names, [*names[1:], "end"], strict=True):
         mq.declare_queue(name, arguments={"x-max-length": 0}, dead_letter_queue=following)
     end = mq.declare_queue("end")
     mq.queue("q0").put("m")
     letter = end.pop()
     assert letter is not None
-    assert (letter.text, len(deaths(letter))) == ("m", 300)
+    assert (letter.text, len(deaths(letter))) == ("m", MAX_DEATHS)
+    mq.declare_queue("one-more", arguments={"x-max-length": 0}, dead_letter_queue="q0")
+    mq.queue("one-more").put("m")
+    assert end.pop() is None
 
 
 def test_dead_letters_may_go_through_an_internal_exchange(mq: holtmq.EmbeddedBroker) -> None:

@@ -59,6 +59,7 @@ class PublishedTo:
 
     routing_key: str
     published: list[tuple[str, bytes, int]]
+    memory: int = 0
 
     def publish(self, raw_properties: bytes, content: bytes, size: int) -> None:
         self.published.append((self.routing_key, raw_properties, size))

@@ -6,7 +6,7 @@ import itertools
 import random
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, ClassVar
 
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -28,6 +28,7 @@ class Recording:
     seen: list[Any]
     channel: int
     routing_key: str
+    memory: ClassVar[int] = 0
 
     def publish(self, raw_properties: bytes, content: bytes, size: int) -> None:
         body = content[len(content) - size - 1 : -1] if size else b""

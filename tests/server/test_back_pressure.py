@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from holtmq.broker import queue as queue_module
+from holtmq.broker import memory as memory_module
 from holtmq.testing import running_broker
 from holtmq.wire import methods as wire
 from tests.amqp_client import Amqp
@@ -84,7 +84,7 @@ def test_a_consumer_that_stops_reading_does_not_delay_others(tmp_path: Path) -> 
 
 
 def test_priorities_and_expiry_apply_to_messages_on_disk(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(queue_module, "WINDOW_MESSAGES", 50)
+    monkeypatch.setattr(memory_module, "WINDOW_MESSAGES", 50)
     with running_broker() as broker, Amqp(broker.port) as amqp:
         channel = amqp.channel()
         channel.declare("q", max_priority=2)

@@ -16,6 +16,8 @@ from typing import Any
 from holtmq.accounts import Permission, TopicPermission, User
 from holtmq.broker.authorization import Authorization
 from holtmq.broker.confirms import Confirms
+from holtmq.broker.containment import InternalErrors
+from holtmq.broker.memory import DEFAULT_LIMIT, MemoryBudget
 from holtmq.broker.queue import MessageQueue
 from holtmq.broker.queued_message import restore
 from holtmq.broker.session import Session
@@ -29,16 +31,17 @@ from holtmq.topology import Parameter, Policy, Topology
 from holtmq.topology.registry import PREDECLARED
 from holtmq.wire.content import Properties
 
-MEMORY_LIMIT = 512 * 1024 * 1024
-"""Bytes of message bodies in memory above which every queue uses a smaller window."""
+RETRY_MS = 1000
+"""A queue in which an internal error occurred is tried again after this time."""
 
 
 class Broker:
-    def __init__(self, journal: JournalPort, *, strict_unbind: bool = True, memory_limit: int = MEMORY_LIMIT) -> None:
+    def __init__(self, journal: JournalPort, *, strict_unbind: bool = True, memory_limit: int = DEFAULT_LIMIT) -> None:
         self.journal = journal
         self.strict_unbind = strict_unbind
         self.authorization = Authorization()
         self.churn = Churn()
+        self.internal_errors = InternalErrors()
         self.vhosts: dict[str, VirtualHost] = {}
         self.parameters: dict[tuple[str, str, str], Parameter] = {}
         self.now_ms = 0
@@ -50,14 +53,11 @@ class Broker:
         """Queues to dispatch before the turn ends."""
         self.unconfirmed: list[Confirms] = []
         """Channels with unconfirmed messages."""
-        self.starved: list[MessageQueue] = []
-        """Queues whose next message is not on disk yet."""
+        self.starved: dict[MessageQueue, None] = {}
+        """Queues whose next message is not on disk yet, or that wait for memory."""
         self.committed_batch = 0
-        self.memory = 0
-        """Bytes of message bodies in memory."""
-        self.is_short_of_memory = False
+        self.memory = MemoryBudget(memory_limit)
         self._crowded: list[MessageQueue] = []
-        self._memory_limit = memory_limit
         self._next_due: int | None = None
         self._released_to = 0
         self._timers: list[tuple[int, int, MessageQueue]] = []
@@ -141,6 +141,12 @@ class Broker:
         vhost.set_policies([policy for policy in vhost.router.registry.policies if policy.name != name])
         self.journal.remove_policy(vhost_name, name)
 
+    def forget_routes(self) -> None:
+        """Clear the caches of routes and properties."""
+        self.properties.clear()
+        for vhost in self.vhosts.values():
+            vhost.router.forget_routes()
+
     def _rights_changed(self) -> None:
         for vhost in self.vhosts.values():
             vhost.generation += 1
@@ -162,7 +168,7 @@ class Broker:
         while self._timers and self._timers[0][0] <= now_ms:
             _, _, queue = heapq.heappop(self._timers)
             if not queue.is_deleted:
-                queue.on_time()
+                self._on_time(queue)
 
     def end(self) -> None:
         """Finish a turn: deliver messages to consumers, and confirm published ones."""
@@ -170,13 +176,49 @@ class Broker:
         while self.awake:
             awake, self.awake = self.awake, []
             for queue in awake:
-                queue.dispatch()
-                self.memory += queue.uncounted_memory()
+                self.dispatch(queue)
+                self.memory.queues += queue.uncounted_memory()
                 if queue.is_crowded and queue not in self._crowded:
                     self._crowded.append(queue)
-        self.is_short_of_memory = self.memory > self._memory_limit
+        self._assess_memory()
         if self.unconfirmed:
             self._confirm()
+
+    def _assess_memory(self) -> None:
+        memory = self.memory
+        was_short, was_exhausted = memory.is_short, memory.is_exhausted
+        memory.assess(sum(len(vhost.queues) for vhost in self.vhosts.values()))
+        if memory.is_short < was_short or memory.is_exhausted < was_exhausted:
+            self._feed_starved()
+
+    def _feed_starved(self) -> None:
+        starved, self.starved = self.starved, {}
+        for queue in starved:
+            queue.wake()
+
+    def dispatch(self, queue: MessageQueue) -> None:
+        """Deliver the messages of a queue. A queue that fails is left alone for a while, and then tried again."""
+        try:
+            queue.dispatch()
+        except Exception:  # noqa: BLE001  # contained: it is reported
+            self.internal_errors.report("delivering messages", f"queue {queue.name!r}")
+            queue.is_suspended = True
+            self.schedule(queue, self.now_ms + RETRY_MS)
+
+    def _on_time(self, queue: MessageQueue) -> None:
+        if queue.is_suspended:
+            queue.is_suspended = False
+            queue.wake()
+        try:
+            queue.on_time()
+        except Exception:  # noqa: BLE001  # contained: it is reported
+            self.internal_errors.report("handling a timer", f"queue {queue.name!r}")
+            self.schedule(queue, self.now_ms + RETRY_MS)
+
+    @property
+    def dropped_letters(self) -> int:
+        """Dead letters that were dropped because their chain was too long or too wide."""
+        return sum(vhost.dead_letters.dropped for vhost in self.vhosts.values())
 
     @property
     def is_crowded(self) -> bool:
@@ -218,19 +260,29 @@ class Broker:
         """Note that all batches up to this one are on disk."""
         self.committed_batch = batch
         for confirms in self.unconfirmed:
-            confirms.confirm(confirms.sealed)
-        starved, self.starved = self.starved, []
-        for queue in starved:
-            queue.wake()
+            self._confirm_up_to(confirms, confirms.sealed)
+        self._feed_starved()
+
+    def is_committed(self, batch: int) -> bool:
+        """Return whether all changes up to this batch are on disk. A batch whose messages are all gone is never written."""
+        if batch <= self.committed_batch:
+            return True
+        journal = self.journal
+        return batch == journal.batch == self.committed_batch + 1 and not journal.has_changes
 
     def _confirm(self) -> None:
         waiting = []
         for confirms in self.unconfirmed:
-            is_in_file = confirms.journal_batch <= self.committed_batch
-            is_in_nothing = confirms.journal_batch == self.journal.batch and not self.journal.has_changes
-            if is_in_file or (is_in_nothing and self.committed_batch == self.journal.batch - 1):
-                confirms.confirm(confirms.published)
+            if self.is_committed(confirms.journal_batch):
+                self._confirm_up_to(confirms, confirms.published)
                 confirms.is_waiting = False
             else:
                 waiting.append(confirms)
         self.unconfirmed = waiting
+
+    def _confirm_up_to(self, confirms: Confirms, number: int) -> None:
+        try:
+            confirms.confirm(number)
+        except Exception:  # noqa: BLE001  # contained: it is reported
+            self.internal_errors.report("confirming messages", "a publisher")
+            confirms.outlet.fail()

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import secrets
-from collections.abc import Callable, Collection, Iterable, Mapping
+from collections.abc import Collection, Mapping
 from itertools import repeat
 from typing import TYPE_CHECKING, NamedTuple, TypeAlias
 
@@ -16,7 +16,7 @@ from holtmq.broker.queue import MessageQueue
 from holtmq.broker.queued_message import QueuedMessage
 from holtmq.broker.reply import REPLY_QUEUE, ReplyDestination
 from holtmq.broker.traffic import Inflow, Outflow, Tallies, Way
-from holtmq.broker.transaction import Transaction
+from holtmq.broker.transaction import Settlement, Transaction
 from holtmq.errors import (
     NotAllowedError,
     NotImplementedByBrokerError,
@@ -206,6 +206,7 @@ class Channel:
         )
         queue.add_consumer(consumer)
         self.consumers[tag] = consumer
+        self.session.consumers += 1
         return tag
 
     def _consume_replies(self, tag: str, *, is_auto_ack: bool) -> str:
@@ -220,6 +221,7 @@ class Channel:
             self.broker.next_number(), tag, self, self._reply,
             is_auto_ack=True, is_exclusive=False, priority=0, prefetch=0,
         )  # fmt: skip
+        self.session.consumers += 1
         return tag
 
     def cancel(self, tag: str) -> None:
@@ -227,6 +229,7 @@ class Channel:
         consumer = self.consumers.pop(tag, None)
         if consumer is None:
             return
+        self.session.consumers -= 1
         if isinstance(consumer.queue, MessageQueue):
             consumer.queue.remove_consumer(consumer)
         else:
@@ -253,10 +256,9 @@ class Channel:
         self.unsettled.update(zip(range(first, self._next_tag), deliveries, strict=False))
         consumer.in_flight += number
         self.in_flight += number
-        queue.unsettled += number
+        queue.hold(messages)
         if messages[-1].stored:
             self.broker.journal.delivered(queue.id, messages[-1].id)
-            queue.let_go(messages)
 
     def send_reply(self, consumer: Consumer, message: QueuedMessage) -> None:
         self.outlet.deliver(consumer, self._next_tag, (message,), ())
@@ -276,7 +278,7 @@ class Channel:
             return None
         message, tag = messages[0], self._next_tag
         self._next_tag += 1
-        (shown,) = queue.as_delivered(messages)
+        (shown,) = queue.as_delivered([message.copy()] if message.is_restored else messages)
         fetched = Fetched(tag, shown, queue.redelivered(message), queue.message_count)
         for flow in flows:
             flow.fetched += not is_auto_ack
@@ -286,7 +288,7 @@ class Channel:
             queue.sent(messages)
         else:
             self.unsettled[tag] = (message, queue, None)
-            queue.unsettled += 1
+            queue.hold(messages)
             if message.stored:
                 self.broker.journal.delivered(queue.id, message.id)
         return fetched
@@ -321,7 +323,7 @@ class Channel:
 
     @property
     def unsettled_count(self) -> int:
-        return len(self.unsettled) + (len(self.transaction.settled) if self.transaction is not None else 0)
+        return len(self.unsettled) + (self.transaction.settled_count if self.transaction is not None else 0)
 
     @property
     def is_transactional(self) -> bool:
@@ -343,8 +345,8 @@ class Channel:
         """Requeue all unacknowledged messages."""
         if not requeue:
             raise NotImplementedByBrokerError("basic.recover without requeue: expected requeue")
-        self._apply(list(self.unsettled.values()), MessageQueue.take_back)
-        self.unsettled.clear()
+        unsettled, self.unsettled = self.unsettled, {}
+        self._apply(unsettled, MessageQueue.take_back)
 
     def _take_unsettled(self, tag: int, *, multiple: bool) -> dict[int, Delivery]:
         if multiple and tag == 0:
@@ -363,26 +365,34 @@ class Channel:
             del self.unsettled[one]
         return taken
 
-    def _settle(self, deliveries: dict[int, Delivery], settle: Callable[[MessageQueue, QueuedMessage], None]) -> None:
+    def _settle(self, deliveries: dict[int, Delivery], settle: Settlement) -> None:
         if self.transaction is None:
-            self._apply(deliveries.values(), settle)
-            return
-        self.transaction.settled.update(deliveries)
-        self.transaction.settlements.append(lambda: self._apply(deliveries.values(), settle))
+            self._apply(deliveries, settle)
+        else:
+            self.transaction.settlements.append((deliveries, settle))
 
-    def _apply(self, deliveries: Iterable[Delivery], settle: Callable[[MessageQueue, QueuedMessage], None]) -> None:
-        outflow = self.outflow
-        for message, queue, consumer in deliveries:
-            settle(queue, message)
-            if settle is MessageQueue.take_back:
-                outflow.requeued += 1
-            elif settle is MessageQueue.reject:
-                outflow.rejected += 1
-            if consumer is not None:
-                consumer.in_flight -= 1
-                self.in_flight -= 1
-            if not queue.is_awake:
-                self.vhost.wake(queue)
+    def _apply(self, deliveries: dict[int, Delivery], settle: Settlement) -> None:
+        """Settle messages. If that fails for one of them, the rest stays unacknowledged."""
+        left = iter(deliveries.items())
+        try:
+            for _, delivery in left:
+                self._settle_one(delivery, settle)
+        except Exception:
+            self.unsettled = dict(sorted({**dict(left), **self.unsettled}.items()))
+            raise
+
+    def _settle_one(self, delivery: Delivery, settle: Settlement) -> None:
+        message, queue, consumer = delivery
+        if consumer is not None:
+            consumer.in_flight -= 1
+            self.in_flight -= 1
+        settle(queue, message)
+        if settle is MessageQueue.take_back:
+            self.outflow.requeued += 1
+        elif settle is MessageQueue.reject:
+            self.outflow.rejected += 1
+        if not queue.is_awake:
+            self.vhost.wake(queue)
 
     def messages_of(self, queue: MessageQueue) -> list[QueuedMessage]:
         """Return the unacknowledged messages of a queue."""
@@ -398,14 +408,28 @@ class Channel:
         """Apply the transaction in one batch of the journal, which is written to disk as a whole."""
         transaction = self._require_transaction()
         self.transaction = None
-        transaction.apply()
-        self.transaction = Transaction()
+        try:
+            while transaction.publishes:
+                transaction.publishes.popleft()()
+            while transaction.settlements:
+                self._apply(*transaction.settlements.popleft())
+        finally:
+            transaction.publishes.clear()
+            self.transaction = transaction
+            self.count_uncommitted(-transaction.size)
 
     def roll_back(self) -> None:
         """Discard the transaction. Messages acknowledged in it become unacknowledged again."""
         transaction = self._require_transaction()
         self.unsettled = dict(sorted({**transaction.settled, **self.unsettled}.items()))
+        self.count_uncommitted(-transaction.size)
         self.transaction = Transaction()
+
+    def count_uncommitted(self, size: int) -> None:
+        """Count the bytes that the transaction takes."""
+        assert self.transaction is not None
+        self.transaction.size += size
+        self.session.uncommitted += size
 
     def _require_transaction(self) -> Transaction:
         if self.transaction is None:
@@ -414,14 +438,20 @@ class Channel:
 
     def close(self) -> None:
         """Cancel all consumers and requeue all unacknowledged messages."""
+        contain = self.broker.internal_errors.contain
         if self.transaction is not None:
             self.roll_back()
         for tag in list(self.consumers):
-            self.cancel(tag)
-        self._apply(list(self.unsettled.values()), MessageQueue.take_back)
-        self.unsettled.clear()
+            with contain("cancelling a consumer", f"consumer {tag!r}"):
+                self.cancel(tag)
+        unsettled, self.unsettled = self.unsettled, {}
+        for delivery in unsettled.values():
+            try:
+                self._settle_one(delivery, MessageQueue.take_back)
+            except Exception:  # noqa: BLE001  # contained: it is reported
+                self.broker.internal_errors.report("requeueing a message", f"queue {delivery[1].name!r}")
         if self._reply is not None:
-            del self.vhost.replies[self._reply.name]
+            self.vhost.replies.pop(self._reply.name, None)
         self.vhost.count_closed(self)
 
 

@@ -8,10 +8,10 @@ from holtmq.broker.ports import Outlet
 class Confirms:
     """The confirm mode of a channel. Messages count from 1, in the order in which they are published."""
 
-    __slots__ = ("_outlet", "_refused", "confirmed", "is_selected", "is_waiting", "journal_batch", "published", "sealed")
+    __slots__ = ("_refused", "confirmed", "is_selected", "is_waiting", "journal_batch", "outlet", "published", "sealed")
 
     def __init__(self, outlet: Outlet) -> None:
-        self._outlet = outlet
+        self.outlet = outlet
         self._refused: set[int] = set()
         self.is_selected = False
         """Whether the client has selected confirm mode."""
@@ -27,7 +27,7 @@ class Confirms:
     def refuse(self) -> None:
         """Tell the publisher that its last message was rejected."""
         self._refused.add(self.published)
-        self._outlet.refuse(self.published)
+        self.outlet.refuse(self.published)
 
     def confirm(self, up_to: int) -> None:
         """Confirm all messages up to this one, except those that were rejected."""
@@ -35,7 +35,7 @@ class Confirms:
         while last in self._refused:
             last -= 1
         if last > self.confirmed:
-            self._outlet.confirm(last, multiple=last > self.confirmed + 1)
+            self.outlet.confirm(last, multiple=last > self.confirmed + 1)
         if up_to > self.confirmed:
             self.confirmed = up_to
             if self._refused:

@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
+from holtmq.broker.memory import SHORT_UNACKNOWLEDGED
+
 if TYPE_CHECKING:
     from holtmq.broker.channel import Channel
     from holtmq.broker.queue import MessageQueue
@@ -57,6 +59,8 @@ class Consumer:
             return 0
         if self.is_auto_ack:
             return UNLIMITED
+        if channel.in_flight >= SHORT_UNACKNOWLEDGED and channel.broker.memory.is_short:
+            return 0
         room = self.prefetch - self.in_flight if self.prefetch else UNLIMITED
         if channel.prefetch:
             room = min(room, channel.prefetch - channel.in_flight)

@@ -8,6 +8,7 @@ from __future__ import annotations
 from collections.abc import Collection, Sequence
 from typing import TYPE_CHECKING, Protocol
 
+from holtmq.broker.memory import MemoryBudget
 from holtmq.broker.queued_message import QueuedMessage
 from holtmq.queueing.dead_letter import DeathReason
 from holtmq.store.journal_port import JournalPort
@@ -42,6 +43,9 @@ class Outlet(Protocol):
     def cancel(self, consumer: Consumer) -> None:
         """Tell the client that a consumer was cancelled because its queue was deleted."""
 
+    def fail(self) -> None:
+        """Close the connection when the turn ends, because of an internal error. Deliver nothing more to it."""
+
 
 class QueueHost(Protocol):
     """What a queue needs of its vhost."""
@@ -51,9 +55,15 @@ class QueueHost(Protocol):
     @property
     def now_ms(self) -> int: ...
     @property
-    def is_short_of_memory(self) -> bool: ...
+    def memory(self) -> MemoryBudget: ...
     def wake(self, queue: MessageQueue) -> None:
         """Call the queue's `dispatch` before the turn ends."""
+
+    def dispatch(self, queue: MessageQueue) -> None:
+        """Call the queue's `dispatch` now, and contain its errors."""
+
+    def delivery_failed(self, consumer: Consumer) -> None:
+        """Report the exception that is being handled, and close the connection of the consumer."""
 
     def starve(self, queue: MessageQueue) -> None:
         """Wake the queue when the journal has committed more messages."""

@@ -5,6 +5,7 @@ from __future__ import annotations
 from functools import partial
 from typing import TYPE_CHECKING, Protocol
 
+from holtmq.broker.memory import MESSAGE_BYTES
 from holtmq.broker.queued_message import Origin, QueuedMessage, known_properties
 from holtmq.routing.route import Entry
 from holtmq.wire.content import Content
@@ -12,6 +13,9 @@ from holtmq.wire.content import Content
 if TYPE_CHECKING:
     from holtmq.broker.channel import Channel
     from holtmq.broker.traffic import Way
+
+PUBLICATION_BYTES = 1500
+DESTINATION_BYTES = 8
 
 
 class Destination(Protocol):
@@ -36,6 +40,11 @@ class Publication:
         self.way: Way
         self.reads_headers = False
 
+    @property
+    def memory(self) -> int:
+        """Bytes that the handle takes in a cache."""
+        return PUBLICATION_BYTES + DESTINATION_BYTES * len(self.way.destinations)
+
     def publish(self, raw_properties: bytes, content: Content, size: int) -> None:
         """Publish one message. On the hot path: see benchmarks/broker.py."""
         channel = self.channel
@@ -49,3 +58,4 @@ class Publication:
             channel.put(self, properties, content, size, way)
         else:
             channel.transaction.publishes.append(partial(channel.put, self, properties, content, size, way))
+            channel.count_uncommitted(len(content) + len(raw_properties) + MESSAGE_BYTES)

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING
 
 from holtmq.broker.consumer import Consumer, active_consumer, consumers_with_room
 from holtmq.broker.lane import Lane
+from holtmq.broker.memory import MESSAGE_BYTES, UNACKNOWLEDGED_BYTES
 from holtmq.broker.ports import QueueHost
 from holtmq.broker.queued_message import QueuedMessage
 from holtmq.broker.traffic import Outflow
@@ -23,13 +24,11 @@ from holtmq.queueing.terms import PLAIN_TERMS, Terms, is_expired, parse_expirati
 from holtmq.routing.route import Entry
 from holtmq.store.records import StoredRow
 from holtmq.topology import Queue
+from holtmq.wire.content import LIGHT_BYTES
 
 if TYPE_CHECKING:
     from holtmq.broker.session import Session
 
-WINDOW_BYTES = 16 * 1024 * 1024
-WINDOW_MESSAGES = 20_000
-"""Ready messages that a queue keeps in memory; a tenth of it while the broker is over its memory limit."""
 CROWD_MESSAGES = 5_000
 CROWD_BYTES = 4 * 1024 * 1024
 BUSY_MESSAGES = 20
@@ -40,6 +39,10 @@ Publishers are then paused for a moment."""
 CHUNK_MESSAGES = 1000
 CHUNK_BYTES = 1024 * 1024
 """Messages handed to consumers at once, before the queue checks again whether they keep up."""
+SHORT_CHUNK_BYTES = 64 * 1024
+"""Bytes read from the file at once during a memory alarm."""
+EXPIRED_AT_ONCE = 1000
+"""Expired messages removed in one turn. The rest follows in the next turns."""
 
 
 class MessageQueue:
@@ -55,6 +58,8 @@ class MessageQueue:
         self.dropped = 0
         """Messages removed before delivery: expired, dropped by a length limit, purged."""
         self.is_awake = False
+        self.is_suspended = False
+        """Whether an internal error has stopped deliveries until the next attempt."""
         self.is_deleted = False
         self.delivered_to = 0
         """Recovered messages up to this id may have been delivered before the broker stopped."""
@@ -66,6 +71,12 @@ class MessageQueue:
         """Number of times that a message has returned to the queue, for redelivered ones: 0 if only a crash may have
         interrupted its delivery."""
         self._memory = 0
+        """Bytes of the bodies of ready messages in memory."""
+        self._held = 0
+        """Bytes of the bodies of unacknowledged messages in memory."""
+        self._heavy: dict[int, int] = {}
+        """Bytes of large properties of messages in memory, by id."""
+        self._heavy_bytes = 0
         self._counted_memory = 0
         self._paged_bytes = 0
         self._admitted: set[int] = set()
@@ -131,9 +142,11 @@ class MessageQueue:
         return is_long and self._host.now_ms < self._busy_until
 
     def uncounted_memory(self) -> int:
-        """Return the growth in bytes of message bodies in memory since the previous call."""
-        growth, self._counted_memory = self._memory - self._counted_memory, self._memory
-        return growth
+        """Return by how many bytes the memory for messages has grown since the previous call."""
+        bodies = self._memory + self._held + self._heavy_bytes
+        overhead = MESSAGE_BYTES * self.messages_in_memory + (MESSAGE_BYTES + UNACKNOWLEDGED_BYTES) * self.unsettled
+        counted, self._counted_memory = self._counted_memory, bodies + overhead
+        return self._counted_memory - counted
 
     def wake(self) -> None:
         self._host.wake(self)
@@ -159,6 +172,8 @@ class MessageQueue:
         The first branch is the hot path: one lane, no rules, all in memory (benchmarks/broker.py).
         """
         if self._is_simple and entry is None and not message.properties.has_terms:
+            if not message.properties.is_light:
+                self._count_heavy(message)
             self._ready.append(message)
             self._memory += message.size
             if self._is_durable and message.properties.is_persistent:
@@ -171,7 +186,7 @@ class MessageQueue:
     def _put_by_rules(self, message: QueuedMessage, entry: Entry | None) -> bool:
         if self.rules.overflow != "drop-head" and self._is_full(message.size):
             self._drop_expired()
-            self.dispatch()
+            self._host.dispatch(self)
             if self._is_full(message.size):
                 if self.rules.overflow == "reject-publish-dlx":
                     self._host.bury(message, self, "maxlen")
@@ -180,13 +195,14 @@ class MessageQueue:
         ttl_ms = parse_expiration(properties.expiration)
         terms = terms_of(self.rules, properties.priority, ttl_ms, entry, self._host.now_ms)
         lane = self._lanes[self.rules.max_priority - terms.priority]
-        is_paged = lane.paged > 0 or self._is_window_full()
+        is_paged = lane.paged > 0 or self._is_window_full(message.size)
         if is_paged:
             lane.page(message)
             self._paged_bytes += message.size
         else:
             lane.ready.append(message)
             self._memory += message.size
+            self._count_heavy(message)
             if terms.expires_at is not None or terms.priority:
                 self._terms[message.id] = terms
         if is_paged or (self._is_durable and message.properties.is_persistent):
@@ -196,7 +212,7 @@ class MessageQueue:
         if not self.is_awake:
             self._host.wake(self)
         if self._limits_length and self._is_too_long():
-            self.dispatch()
+            self._host.dispatch(self)
         return True
 
     def dispatch(self) -> None:
@@ -210,20 +226,31 @@ class MessageQueue:
             if not messages:
                 break
             handed += len(messages)
-            number, redelivered = len(ready), self._returns
+            number = len(ready)
             if number == 1:
-                ready[0].channel.deliver(ready[0], messages, redelivered)
+                self._deliver(ready[0], messages)
                 continue
             first = self._turn % number
             for place, consumer in enumerate(ready[first:] + ready[:first]):
                 if mine := messages[place::number]:
-                    consumer.channel.deliver(consumer, mine, redelivered)
+                    self._deliver(consumer, mine)
             self._turn += len(messages)
         self._settle_pace()
+        if self.consumers and self._host.memory.is_short and self.message_count:
+            self._host.starve(self)  # consumers that may have to acknowledge something first
         if self._limits_length:
             self._drop_excess()  # what was too new to be read from the file when it came may be there now
         if handed >= BUSY_MESSAGES or (handed and memory - self._memory >= BUSY_BYTES):
             self._busy_until = self._host.now_ms + BUSY_MS
+
+    def _deliver(self, consumer: Consumer, messages: list[QueuedMessage]) -> None:
+        channel = consumer.channel
+        try:
+            channel.deliver(consumer, messages, self._returns)
+        except Exception:  # noqa: BLE001  # contained: it is reported
+            self._host.delivery_failed(consumer)
+            recorded = {id(message) for message, _, _ in channel.unsettled.values()}
+            self.give_back([message for message in messages if id(message) not in recorded])
 
     def take(self, limit: int) -> list[QueuedMessage]:
         """Remove and return up to `limit` messages from the head; expired ones are dead-lettered on the way.
@@ -231,14 +258,21 @@ class MessageQueue:
         The content of a requeued message may have to be read from the file again.
         """
         taken: list[QueuedMessage] = []
+        checks, room = EXPIRED_AT_ONCE, CHUNK_BYTES
         for lane in self._lanes:
-            while len(taken) < limit and (lane.returned or lane.ready or self._fill(lane)):
+            while len(taken) < limit and room > 0 and (lane.returned or lane.ready or (not taken and self._fill(lane))):
                 if lane.returned or self._terms:
                     message = self._pop_checked(lane)
                     if message is not None:
                         taken.append(self._whole(message))
+                        room -= message.size
+                    elif (checks := checks - 1) == 0:
+                        self._set_timer(self._host.now_ms)
+                        break
                 else:
                     taken += lane.pop_many(limit - len(taken))
+            if len(lane) and (taken or not checks):
+                break  # what is left in this lane comes before the next one
         self._memory -= sum([message.size for message in taken])
         if self._terms and self._timer is None:
             self._watch_front()
@@ -248,16 +282,26 @@ class MessageQueue:
         message = lane.pop()
         if is_expired(self._terms.get(message.id, PLAIN_TERMS).expires_at, self._host.now_ms):
             self._memory -= message.size
-            self.dropped += 1
             self._die(message, "expired")
+            self.dropped += 1
             return None
         return message
 
-    def let_go(self, messages: list[QueuedMessage]) -> None:
-        """Release the content of unacknowledged messages that can be read from the file again."""
-        for message in messages:
-            if message.is_restored:
-                message.content = b""
+    def hold(self, messages: list[QueuedMessage]) -> None:
+        """Note that messages are unacknowledged, and release the content of those that can be read from the file again."""
+        self.unsettled += len(messages)
+        held = [message.size for message in messages if not message.is_restored]
+        self._held += sum(held)
+        if len(held) < len(messages):
+            for message in messages:
+                if message.is_restored:
+                    message.content = b""
+
+    def _released(self, message: QueuedMessage) -> None:
+        """Note that a message is no longer unacknowledged."""
+        self.unsettled -= 1
+        if not message.is_restored:
+            self._held -= message.size
 
     def _whole(self, message: QueuedMessage) -> QueuedMessage:
         if message.content:
@@ -266,11 +310,13 @@ class MessageQueue:
         return self._host.restore(row)
 
     def settle(self, message: QueuedMessage) -> None:
-        """Remove an acknowledged message."""
+        """Remove an acknowledged message. On the hot path: see benchmarks/broker.py."""
         self.unsettled -= 1
+        if not message.is_restored:
+            self._held -= message.size
         if message.stored:
             self._journal.remove(message, self.id)
-        if self._terms or self._returns:
+        if self._terms or self._returns or self._heavy:
             self._forget(message)
 
     def sent(self, messages: list[QueuedMessage]) -> None:
@@ -278,7 +324,7 @@ class MessageQueue:
         for message in messages:
             if message.stored:
                 self._journal.remove(message, self.id)
-        if self._terms or self._returns:
+        if self._terms or self._returns or self._heavy:
             for message in messages:
                 self._forget(message)
 
@@ -294,14 +340,14 @@ class MessageQueue:
 
     def take_back(self, message: QueuedMessage) -> None:
         """Requeue a message in its original place, unless it has reached the delivery limit."""
-        self.unsettled -= 1
+        self._released(message)
         if self.is_deleted:
             self._drop(message)
             return
         count = self._returns[message.id] = self._returns.get(message.id, 0) + 1
         if self.rules.is_exhausted(count):
-            self.outflow.rejected += 1
             self._die(message, "delivery_limit")
+            self.outflow.rejected += 1
             return
         self.outflow.requeued += 1
         if message.stored:
@@ -324,17 +370,18 @@ class MessageQueue:
         if any(lane.paged for lane in self._lanes):
             self._admitted.add(message.id)
         self._memory += message.size
+        self._count_heavy(message)
         self._is_simple = False
         self._host.wake(self)
 
     def reject(self, message: QueuedMessage) -> None:
         """Dead-letter a message that a consumer rejected without requeueing it."""
-        self.unsettled -= 1
-        self.outflow.rejected += 1
+        self._released(message)
         if self.is_deleted:
             self._drop(message)
         else:
             self._die(message, "rejected")
+        self.outflow.rejected += 1
 
     def add_consumer(self, consumer: Consumer) -> None:
         if self.consumers and (consumer.is_exclusive or any(other.is_exclusive for other in self.consumers)):
@@ -388,6 +435,8 @@ class MessageQueue:
         self._memory = self._paged_bytes = 0
         self._terms = {key: terms for key, terms in self._terms.items() if key in unsettled}
         self._returns = {key: count for key, count in self._returns.items() if key in unsettled}
+        self._heavy = {key: size for key, size in self._heavy.items() if key in unsettled}
+        self._heavy_bytes = sum(self._heavy.values())
         self._settle_pace()
         self._host.wake(self)
         return count
@@ -399,6 +448,7 @@ class MessageQueue:
             self._timer = None
             self._drop_expired()
             self._watch_front()
+            self._host.wake(self)
         if self._is_use_watched and self._used_at + (self.rules.expires_ms or 0) <= now:
             self._is_use_watched = False
             if self.rules.expires_ms is not None and not self.consumers:
@@ -408,13 +458,17 @@ class MessageQueue:
             self._watch_use()
 
     def _drop_expired(self) -> None:
-        now = self._host.now_ms
+        now, checks = self._host.now_ms, EXPIRED_AT_ONCE
         for lane in self._lanes:
             while lane.first() is not None or self._fill(lane):
                 first = lane.first()
                 assert first is not None
                 if not is_expired(self._terms.get(first.id, PLAIN_TERMS).expires_at, now):
                     break
+                if not checks:
+                    self._set_timer(now)
+                    return
+                checks -= 1
                 self._pop_checked(lane)
         self._settle_pace()
 
@@ -441,43 +495,61 @@ class MessageQueue:
 
     def _fill(self, lane: Lane) -> bool:
         """Read the next messages of a lane from the file. Return False if none is available, or none is on disk yet."""
+        memory = self._host.memory
         while lane.paged:
-            rows = self._journal.read(self.id, lane.priority, lane.cursor, CHUNK_MESSAGES, CHUNK_BYTES)
+            if memory.is_exhausted:
+                self._host.starve(self)
+                return False
+            room = SHORT_CHUNK_BYTES if memory.is_alarmed else CHUNK_BYTES
+            rows = self._journal.read(self.id, lane.priority, lane.cursor, CHUNK_MESSAGES, room)
             if not rows:
                 self._host.starve(self)
                 return False
-            lane.cursor = rows[-1].id
             fresh = [row for row in rows if row.id not in self._admitted] if self._admitted else rows
-            lane.paged -= len(fresh)
-            for row in fresh:
-                self._recall(lane, row)
+            messages = [self._host.restore(row) for row in fresh]
+            for row, message in zip(fresh, messages, strict=True):
+                lane.cursor = row.id
+                lane.paged -= 1
+                self._recall(lane, row, message)
+            lane.cursor = rows[-1].id
             if lane.ready:
                 return True
         return False
 
-    def _recall(self, lane: Lane, row: StoredRow) -> None:
-        message = self._host.restore(row)
+    def _recall(self, lane: Lane, row: StoredRow, message: QueuedMessage) -> None:
         self._paged_bytes -= min(message.size, self._paged_bytes)
         if row.expires_at is not None or lane.priority:
             self._terms[row.id] = Terms(row.expires_at, lane.priority)
         if row.attempts or row.id <= self.delivered_to:
             self._returns[row.id] = row.attempts
         if self.rules.is_exhausted(row.attempts):
-            self.dropped += 1
             self._die(message, "delivery_limit")
+            self.dropped += 1
             return
         lane.ready.append(message)
         self._memory += message.size
+        self._count_heavy(message)
 
-    def _is_window_full(self) -> bool:
-        scale = 10 if self._host.is_short_of_memory else 1
-        return self._memory > WINDOW_BYTES // scale or len(self._ready) > WINDOW_MESSAGES // scale
+    def _count_heavy(self, message: QueuedMessage) -> None:
+        """Count the memory that large properties take, once as bytes of their own and once in the content."""
+        size = len(message.properties.raw)
+        if size > LIGHT_BYTES and message.id not in self._heavy:
+            self._heavy[message.id] = 2 * size
+            self._heavy_bytes += 2 * size
+
+    def _is_window_full(self, size: int = 0) -> bool:
+        """Return whether a message of this size must be left to the file. A large one may enter an empty window."""
+        memory = self._host.memory
+        used = self._memory + size if memory.is_short else self._memory
+        return used > memory.window_bytes or len(self._ready) > memory.window_messages
 
     def _settle_pace(self) -> None:
         """Decide whether the next message can take the hot path."""
         if self._admitted and not any(lane.paged for lane in self._lanes):
             self._admitted.clear()
-        self._is_simple = not self._has_rules and not self._lanes[-1].paged and not self._is_window_full()
+        self._is_simple = (
+            not self._has_rules and not self._lanes[-1].paged and not self._host.memory.is_short and not self._is_window_full()
+        )
 
     def _is_full(self, size: int) -> bool:
         return is_full(self.rules, self.message_count, self.message_bytes, size)
@@ -493,11 +565,16 @@ class MessageQueue:
             messages = self.take(1)
             if not messages:
                 break
-            self.dropped += 1
             self._die(messages[0], "maxlen")
+            self.dropped += 1
 
     def _die(self, message: QueuedMessage, reason: DeathReason) -> None:
-        self._host.bury(self._whole(message), self, reason)
+        """Dead-letter a message that has left its lane. If that fails, it returns there, and nothing is lost."""
+        try:
+            self._host.bury(self._whole(message), self, reason)
+        except Exception:
+            self.give_back([message])
+            raise
         self._drop(message)
 
     def _drop(self, message: QueuedMessage) -> None:
@@ -508,3 +585,4 @@ class MessageQueue:
     def _forget(self, message: QueuedMessage) -> None:
         self._terms.pop(message.id, None)
         self._returns.pop(message.id, None)
+        self._heavy_bytes -= self._heavy.pop(message.id, 0)

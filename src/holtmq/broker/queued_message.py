@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from holtmq.queueing.stored_properties import raw_properties_of
 from holtmq.store.records import IN_MEMORY, SHARED, StoredRow
-from holtmq.wire.content import Content, Properties, make_content
+from holtmq.wire.content import CACHEABLE_BYTES, Content, Properties, make_content
 from holtmq.wire.tables import short_string
 
 PROPERTIES_KEPT = 1000
@@ -49,6 +49,10 @@ class QueuedMessage:
     def body(self) -> bytes:
         return self.content[-self.size - 1 : -1] if self.size else b""  # the end of the last frame, before its end mark
 
+    def copy(self) -> QueuedMessage:
+        """Return a copy that keeps its content when that of the original is released."""
+        return QueuedMessage(self.id, self.origin, self.properties, self.content, self.size, self.copies)
+
     def with_properties(self, raw_properties: bytes) -> QueuedMessage:
         """Return a copy for delivery, with other properties."""
         content = make_content(raw_properties, self.body)
@@ -69,7 +73,9 @@ def known_properties(raw: bytes, cache: dict[bytes, Properties]) -> Properties:
     """Decode properties through a cache: most messages have the same ones as an earlier message."""
     properties = cache.get(raw)
     if properties is None:
-        if len(cache) >= PROPERTIES_KEPT:
-            cache.clear()
-        properties = cache[raw] = Properties(raw)
+        properties = Properties(raw)
+        if len(raw) <= CACHEABLE_BYTES:
+            if len(cache) >= PROPERTIES_KEPT:
+                cache.clear()
+            cache[raw] = properties
     return properties

@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING
 
 from holtmq.accounts import Access, User
 from holtmq.broker.channel import Channel
+from holtmq.broker.memory import CHANNEL_BYTES, CONSUMER_BYTES
 from holtmq.broker.ports import Outlet
 
 if TYPE_CHECKING:
@@ -21,25 +22,37 @@ class Session:
         self.vhost = vhost
         self.channels: dict[int, Channel] = {}
         self.exclusive_queues: dict[str, MessageQueue] = {}
+        self.consumers = 0
+        """Number of consumers on all channels."""
+        self.uncommitted = 0
+        """Bytes of the messages in open transactions."""
         vhost.sessions.add(self)
 
     def open_channel(self, number: int, outlet: Outlet) -> Channel:
+        self.broker.memory.require_room_for_channel()
         channel = self.channels[number] = Channel(self, number, outlet)
         self.broker.churn.channels_opened += 1
         return channel
 
+    @property
+    def memory(self) -> int:
+        """Bytes that channels, consumers and open transactions take."""
+        return CHANNEL_BYTES * len(self.channels) + CONSUMER_BYTES * self.consumers + self.uncommitted
+
     def close_channel(self, number: int) -> None:
         channel = self.channels.pop(number, None)
         if channel is not None:
-            channel.close()
             self.broker.churn.channels_closed += 1
+            with self.broker.internal_errors.contain("closing a channel", f"channel {number} of {self.user.name!r}"):
+                channel.close()
 
     def close(self) -> None:
-        """Requeue unacknowledged messages and delete exclusive queues."""
+        """Requeue unacknowledged messages and delete exclusive queues, whatever fails on the way."""
         for number in list(self.channels):
             self.close_channel(number)
         for queue in list(self.exclusive_queues.values()):
-            self.vhost.delete_queue(queue)
+            with self.broker.internal_errors.contain("deleting an exclusive queue", f"queue {queue.name!r}"):
+                self.vhost.delete_queue(queue)
         self.vhost.sessions.discard(self)
 
     def require(self, access: Access, kind: str, name: str) -> None:

@@ -2,22 +2,34 @@
 
 from __future__ import annotations
 
+from collections import deque
 from collections.abc import Callable
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, TypeAlias
 
 if TYPE_CHECKING:
     from holtmq.broker.channel import Delivery
+    from holtmq.broker.queue import MessageQueue
+    from holtmq.broker.queued_message import QueuedMessage
+
+Settlement: TypeAlias = "Callable[[MessageQueue, QueuedMessage], None]"
+"""What an acknowledgement does to a message: a method of its queue."""
 
 
 class Transaction:
     """The publishes and acknowledgements of a channel since its last commit."""
 
     def __init__(self) -> None:
-        self.publishes: list[Callable[[], None]] = []
-        self.settlements: list[Callable[[], None]] = []
-        self.settled: dict[int, Delivery] = {}
-        """The deliveries that `settlements` are about, by delivery tag: a rollback makes them unsettled again."""
+        self.publishes: deque[Callable[[], None]] = deque()
+        self.size = 0
+        """Bytes that the publishes take."""
+        self.settlements: deque[tuple[dict[int, Delivery], Settlement]] = deque()
+        """By delivery tag: the deliveries that are acknowledged, rejected or requeued together."""
 
-    def apply(self) -> None:
-        for change in (*self.publishes, *self.settlements):
-            change()
+    @property
+    def settled(self) -> dict[int, Delivery]:
+        """The deliveries of all settlements, by delivery tag: a rollback makes them unsettled again."""
+        return {tag: delivery for deliveries, _ in self.settlements for tag, delivery in deliveries.items()}
+
+    @property
+    def settled_count(self) -> int:
+        return sum(len(deliveries) for deliveries, _ in self.settlements)

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from collections import ChainMap, deque
+from collections import ChainMap
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import replace
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any
 
+from holtmq.broker.memory import MemoryBudget, memory_of
 from holtmq.broker.publication import Destination
 from holtmq.broker.queue import MessageQueue
 from holtmq.broker.queued_message import Origin, QueuedMessage, restore
@@ -15,6 +16,7 @@ from holtmq.broker.reply import REPLY_QUEUE, ReplyDestination
 from holtmq.broker.traffic import Inflow, Outflow, Traffic
 from holtmq.errors import NotFoundError
 from holtmq.queueing.dead_letter import DeadLetter, DeathReason, dead_letter
+from holtmq.queueing.letter_chain import LetterChain
 from holtmq.queueing.rules import QueueRules
 from holtmq.routing import Entry, Route, Router
 from holtmq.store.records import StoredRow
@@ -25,6 +27,7 @@ from holtmq.wire.content import Properties, make_content
 if TYPE_CHECKING:
     from holtmq.broker.broker import Broker
     from holtmq.broker.channel import Channel
+    from holtmq.broker.consumer import Consumer
     from holtmq.broker.session import Session
     from holtmq.store.journal_port import JournalPort
 
@@ -34,6 +37,8 @@ class VirtualHost:
         self.name = name
         self.broker = broker
         self.router = Router(topology, name, strict_unbind=broker.strict_unbind)
+        registry = self.router.registry
+        broker.memory.topology += memory_of(registry.exchanges.values(), registry.queues.values(), topology.bindings)
         self.metadata: dict[str, Any] = {}
         """Description, tags and the like."""
         self.queues: dict[str, MessageQueue] = {}
@@ -43,8 +48,7 @@ class VirtualHost:
         self._closed_acknowledged = 0
         self.generation = 0
         """Grows with every change of topology or permissions; cached routes of earlier generations are stale."""
-        self._dead_letters: deque[tuple[DeadLetter, QueuedMessage]] = deque()
-        self._is_burying = False
+        self.dead_letters: LetterChain[QueuedMessage] = LetterChain()
 
     @property
     def journal(self) -> JournalPort:
@@ -55,8 +59,8 @@ class VirtualHost:
         return self.broker.now_ms
 
     @property
-    def is_short_of_memory(self) -> bool:
-        return self.broker.is_short_of_memory
+    def memory(self) -> MemoryBudget:
+        return self.broker.memory
 
     def queue(self, name: str) -> MessageQueue:
         try:
@@ -80,7 +84,9 @@ class VirtualHost:
         return tuple([self.queues[name] for name in route.queues]), route.entries
 
     def declare_exchange(self, exchange: Exchange) -> None:
+        self.memory.require_room_for_topology()
         if self.router.declare_exchange(exchange):
+            self.memory.topology += memory_of((exchange,), (), ())
             self.generation += 1
             if exchange.durable:
                 self.journal.add_exchange(exchange)
@@ -95,12 +101,14 @@ class VirtualHost:
             self.router.declare_queue(declared)  # raises if it is not equivalent
             existing.use()
             return existing
+        self.memory.require_room_for_topology()
         rules = QueueRules.of(declared, self.router.registry.queue_policy(declared.name))
         if is_named_by_server:
             self.router.adopt_queue(declared)
         else:
             self.router.declare_queue(declared)
         self.generation += 1
+        self.memory.topology += memory_of((), (declared,), ())
         self.broker.churn.queues_created += 1
         return self.open_queue(declared, self.journal.add_queue(declared), rules, owner)
 
@@ -118,11 +126,12 @@ class VirtualHost:
             if message.stored:
                 self.journal.remove(message, queue.id)
         queue.is_deleted = True
-        self.broker.memory += queue.uncounted_memory()
+        self.memory.queues += queue.uncounted_memory()
         self.broker.churn.queues_deleted += 1
         consumers, queue.consumers = queue.consumers, []
         for consumer in consumers:
-            consumer.channel.consumers.pop(consumer.tag, None)
+            if consumer.channel.consumers.pop(consumer.tag, None) is not None:
+                consumer.channel.session.consumers -= 1
             consumer.channel.outlet.cancel(consumer)
         self.journal.forget_queue(queue.id)
         del self.queues[queue.name]
@@ -135,7 +144,9 @@ class VirtualHost:
         """Add a binding, and record the time unless the binding carries one."""
         if binding.created_at is None:
             binding = replace(binding, created_at=datetime.fromtimestamp(self.now_ms / 1000, UTC))
+        self.memory.require_room_for_topology()
         if self.router.bind(binding):
+            self.memory.topology += memory_of((), (), (binding,))
             self.generation += 1
             if self._is_durable(binding):
                 self.journal.add_binding(binding)
@@ -164,6 +175,7 @@ class VirtualHost:
     def _removed(self, removal: Removal) -> None:
         if not removal:
             return
+        self.memory.topology -= memory_of(removal.exchanges, removal.queues, removal.bindings)
         self.generation += 1
         filed = Removal(
             [binding for binding in removal.bindings if self._is_durable(binding, removal)],
@@ -174,9 +186,17 @@ class VirtualHost:
             self.journal.remove_parts(filed)
 
     def wake(self, queue: MessageQueue) -> None:
-        if not queue.is_awake:
+        if not queue.is_awake and not queue.is_suspended:
             queue.is_awake = True
             self.broker.awake.append(queue)
+
+    def dispatch(self, queue: MessageQueue) -> None:
+        self.broker.dispatch(queue)
+
+    def delivery_failed(self, consumer: Consumer) -> None:
+        session = consumer.channel.session
+        self.broker.internal_errors.report("delivering to a consumer", f"consumer {consumer.tag!r} of {session.user.name!r}")
+        consumer.channel.outlet.fail()
 
     def schedule(self, queue: MessageQueue, at_ms: int) -> None:
         self.broker.schedule(queue, at_ms)
@@ -185,28 +205,20 @@ class VirtualHost:
         return restore(row, self.broker.properties)
 
     def bury(self, message: QueuedMessage, queue: MessageQueue, reason: DeathReason) -> None:
-        """Dead-letter a message, if its queue has a dead-letter exchange.
-
-        A dead letter may push another message out of the queue that it enters. A work list keeps such chains flat.
-        """
+        """Dead-letter a message, if its queue has a dead-letter exchange."""
         origin = message.origin
         letter = dead_letter(
             message.properties, origin.exchange, origin.routing_key,
             queue=queue.name, rules=queue.rules, exchanges=self.router.registry.exchanges, reason=reason, now_ms=self.now_ms,
         )  # fmt: skip
-        if letter is None:
-            return
-        self._dead_letters.append((letter, message))
-        if self._is_burying:
-            return
-        self._is_burying = True
-        try:
-            while self._dead_letters:
-                self._publish_dead_letter(*self._dead_letters.popleft())
-        finally:
-            self._is_burying = False
+        if letter is not None:
+            self.dead_letters.add(letter, message, self._publish_dead_letter)
 
     def _publish_dead_letter(self, letter: DeadLetter, message: QueuedMessage) -> None:
+        with self.broker.internal_errors.contain("publishing a dead letter", f"exchange {letter.exchange!r}"):
+            self._route_dead_letter(letter, message)
+
+    def _route_dead_letter(self, letter: DeadLetter, message: QueuedMessage) -> None:
         route = self.router.resolve_unpublished(letter.exchange, letter.routing_keys, letter.headers)
         destinations, entries = self._destinations(route)
         destinations = [target for target in destinations if not letter.is_cycle(target.name)]
@@ -274,7 +286,7 @@ class VirtualHost:
         return inflow, outflow, acknowledged
 
     def starve(self, queue: MessageQueue) -> None:
-        self.broker.starved.append(queue)
+        self.broker.starved[queue] = None
 
     def unsettled_ids(self, queue: MessageQueue) -> Collection[int]:
         return {message.id for message in self._unsettled(queue)}

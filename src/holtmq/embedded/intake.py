@@ -1,18 +1,19 @@
 """The rules of `queueing` applied to a file: messages that enter queues, and messages that die in them.
 
 A message that enters a queue may push another one out of it, which may enter a further queue as a dead letter, and so on.
-Such chains go through a work list within the caller's transaction.
+Such a chain is published within the caller's transaction.
 """
 
 from __future__ import annotations
 
-from collections import deque
 from collections.abc import Callable, Mapping
+from functools import partial
 from sqlite3 import Connection
 from typing import TypeAlias, TypeVar
 
 from holtmq.errors import QueueFullError
 from holtmq.queueing.dead_letter import DeadLetter, DeathReason, dead_letter
+from holtmq.queueing.letter_chain import LetterChain
 from holtmq.queueing.overflow import is_full, is_too_long
 from holtmq.queueing.rules import QueueRules
 from holtmq.queueing.stored_properties import raw_properties_of
@@ -38,8 +39,7 @@ class Intake:
         self._keys = keys
         self._router = router
         self._queues = queues
-        self._dead_letters: deque[tuple[DeadLetter, bytes]] = deque()
-        self._is_burying = False
+        self._dead_letters: LetterChain[bytes] = LetterChain()
 
     def enter(
         self, connection: Connection, message: NewMessage, routing_key: str, targets: Mapping[str, Terms], now_ms: int
@@ -165,20 +165,10 @@ class Intake:
             properties, exchange, routing_key,
             queue=queue, rules=rules, exchanges=exchanges, reason=reason, now_ms=now_ms,
         )  # fmt: skip
-        if letter is None:
-            return
-        self._dead_letters.append((letter, body))
-        if self._is_burying:
-            return
-        self._is_burying = True
-        try:
-            while self._dead_letters:
-                self._publish_dead_letter(connection, *self._dead_letters.popleft(), now_ms)
-        finally:
-            self._is_burying = False
-            self._dead_letters.clear()  # left over only if the transaction fails as a whole
+        if letter is not None:
+            self._dead_letters.add(letter, body, partial(self._publish_dead_letter, connection, now_ms))
 
-    def _publish_dead_letter(self, connection: Connection, letter: DeadLetter, body: bytes, now_ms: int) -> None:
+    def _publish_dead_letter(self, connection: Connection, now_ms: int, letter: DeadLetter, body: bytes) -> None:
         route = self._router().resolve_unpublished(letter.exchange, letter.routing_keys, letter.headers)
         priority = Properties(letter.raw_properties).priority
         targets = {

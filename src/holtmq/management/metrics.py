@@ -62,17 +62,22 @@ def _identity(node: Node) -> Iterator[list[str]]:
 
 
 def _process(node: Node) -> Iterator[list[str]]:
-    config, files = node.config, Path("/proc/self/fd")
+    config, files, memory = node.config, Path("/proc/self/fd"), node.broker.memory
     folder = Path.cwd() if config.data == ":memory:" else Path(config.data).absolute().parent
     opened = sum(1 for _ in files.iterdir()) if files.is_dir() else 0
     for name, text, value in (
         ("rabbitmq_process_resident_memory_bytes", "Resident memory of the broker process.", memory_used()),
         (
             "rabbitmq_resident_memory_limit_bytes",
-            "Limit for message bodies in memory. Above it, queues keep bodies on disk only.",
+            "Memory limit. Above it, publishers are blocked.",
             config.memory_bytes,
         ),
-        ("holtmq_bodies_in_memory_bytes", "Message bodies that queues keep in memory.", node.broker.memory),
+        ("holtmq_memory_counted_bytes", "Memory that clients use, as counted against the limit.", memory.total),
+        ("holtmq_memory_queues_bytes", "Memory that messages in queues use.", memory.queues),
+        ("holtmq_memory_connections_bytes", "Memory that connections use.", memory.connections),
+        ("holtmq_memory_topology_bytes", "Memory that exchanges, queues and bindings use.", memory.topology),
+        ("holtmq_internal_errors", "Internal errors since the broker started.", node.broker.internal_errors.total),
+        ("holtmq_dead_letters_dropped", "Dead letters dropped because their chain was too long.", node.broker.dropped_letters),
         ("rabbitmq_process_open_fds", "Open file descriptors.", opened),
         ("rabbitmq_process_max_fds", "Maximum number of open file descriptors.", resource.getrlimit(resource.RLIMIT_NOFILE)[0]),
         ("rabbitmq_process_open_tcp_sockets", "Open client connections.", len(node.clients)),
@@ -85,7 +90,7 @@ def _process(node: Node) -> Iterator[list[str]]:
             "1 if publishers are blocked because a write to disk failed.",
             node.blocked_for == "disk",
         ),
-        ("rabbitmq_alarms_memory_used_watermark", "Always 0: queues move message bodies to disk instead.", 0),
+        ("rabbitmq_alarms_memory_used_watermark", "1 if publishers are blocked because memory is short.", memory.is_alarmed),
         ("rabbitmq_alarms_file_descriptor_limit", "Always 0: connections are limited instead.", 0),
     ):
         yield _gauge(name, text, [({}, value)])

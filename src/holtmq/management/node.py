@@ -30,8 +30,9 @@ class ConnectedClient(Protocol):
     bytes_sent: int
     reads: int
     writes: int
-    is_reading: bool
 
+    @property
+    def is_reading(self) -> bool: ...
     @property
     def session(self) -> Session | None: ...
     @property

@@ -88,6 +88,7 @@ class Inbox:
         self.returned.append(message)
 
     def cancel(self, consumer: Consumer) -> None: ...
+    def fail(self) -> None: ...
 
 
 @dataclass(slots=True)

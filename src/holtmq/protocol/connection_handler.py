@@ -20,6 +20,10 @@ if TYPE_CHECKING:
 class PublishTarget(Protocol):
     """An exchange, a routing key and flags to publish with, resolved once and called for every message."""
 
+    @property
+    def memory(self) -> int:
+        """Bytes that the target takes."""
+
     def publish(self, raw_properties: bytes, content: Content, size: int) -> None:
         """Publish one message, given its raw properties, its content and the length of its body."""
 

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 from holtmq.errors import FrameError, PreconditionFailedError, UnexpectedFrameError
 from holtmq.protocol.connection_handler import AckTarget, ConsumerOnWire, MessageOnWire, PublishTarget
-from holtmq.wire.content import Content, make_content, on_channel
+from holtmq.wire.content import Content, frames_on_channel, join_content, on_channel
 from holtmq.wire.frames import BASIC, FRAME_END, METHOD, method_frame
 from holtmq.wire.methods import BasicCancel, BasicReturn, Method
 from holtmq.wire.tables import short_string
@@ -21,6 +21,8 @@ NO_ROUTE = 312
 CONFIRM = Struct(">BHIHHQBB")
 CONFIRM_SIZE = 13
 HEADER_PAYLOAD = Struct(">HHQ")
+DELIVERY_BYTES = 100
+"""Memory that a delivery takes in the output, beyond its content."""
 FORMATS_KEPT = 1024
 """Consumers of one channel whose delivery format is cached. When the cache is full, it is cleared."""
 
@@ -89,6 +91,7 @@ class ServerChannel:
             raise FrameError(f"expected at most {self._missing} more bytes of the body, got {len(payload)}")
         self._body.append(payload)
         self._missing -= len(payload)
+        self.connection.assembled += len(payload)
         if not self._missing:
             self._finish()
 
@@ -97,15 +100,19 @@ class ServerChannel:
         if self._target is not None:
             self.takes_methods = True
             self.connection.assembling -= 1
+            self.connection.assembled -= self._size - self._missing
         self._target = self._raw_properties = None
         self._body = []
+        self._size = self._missing = 0
 
     def _finish(self) -> None:
-        target, raw_properties, body = self._target, self._raw_properties, b"".join(self._body)
+        target, raw_properties, body, size = self._target, self._raw_properties, self._body, self._size
         assert target is not None
         assert raw_properties is not None
         self.abandon_content()
-        target.publish(raw_properties, make_content(raw_properties, body, self.number), self._size)
+        content = join_content(raw_properties, body, size, self.number)
+        body.clear()
+        target.publish(raw_properties, content, size)
 
     @property
     def is_writable(self) -> bool:
@@ -129,12 +136,16 @@ class ServerChannel:
         parts, size = connection.output, 0
         for tag, message in enumerate(messages, first_tag):
             address, content = message.origin.address, message.content
-            if len(content) > largest or not content.startswith(start):
-                content = on_channel(content, number, largest)
             flag = 1 if redelivered and message.id in redelivered else 0
-            parts += (pack(METHOD, number, base + len(address), BASIC, DELIVER, consumer_tag, tag, flag), address, content)
+            method = pack(METHOD, number, base + len(address), BASIC, DELIVER, consumer_tag, tag, flag)
             size += len(content)
-        connection.sent(size)
+            if len(content) > largest:
+                parts += (method, address, *frames_on_channel(content, number, largest))
+                continue
+            if not content.startswith(start):
+                content = on_channel(content, number, largest)
+            parts += (method, address, content)
+        connection.sent(size + DELIVERY_BYTES * len(messages))
 
     def _format(self, consumer_tag: str) -> DeliveryFormat:
         if len(self._formats) >= FORMATS_KEPT:
@@ -143,7 +154,11 @@ class ServerChannel:
         return delivery_format
 
     def send_content(self, method: Method, content: Content) -> None:
-        self.connection.send(method_frame(self.number, method) + on_channel(content, self.number, self.connection.frame_max))
+        connection = self.connection
+        connection.output.append(method_frame(self.number, method))
+        connection.output += frames_on_channel(content, self.number, connection.frame_max)
+        connection.owed += len(content)
+        connection.sent(len(content))
 
     def confirm(self, tag: int, *, multiple: bool) -> None:
         self.connection.send(CONFIRM.pack(METHOD, self.number, CONFIRM_SIZE, BASIC, ACK, tag, multiple, FRAME_END))
@@ -154,6 +169,9 @@ class ServerChannel:
     def give_back(self, message: MessageOnWire) -> None:
         origin = message.origin
         self.send_content(BasicReturn(NO_ROUTE, "NO_ROUTE", origin.exchange, origin.routing_key), message.content)
+
+    def fail(self) -> None:
+        self.connection.fail_later()
 
     def cancel(self, consumer: ConsumerOnWire) -> None:
         if self.connection.can_be_cancelled:

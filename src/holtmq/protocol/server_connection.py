@@ -32,6 +32,7 @@ from holtmq.errors import (
 from holtmq.protocol.connection_handler import ConnectionHandler, PublishTarget
 from holtmq.protocol.server_channel import ServerChannel
 from holtmq.table import FieldValue
+from holtmq.wire.content import Buffer
 from holtmq.wire.frames import (
     BASIC,
     BODY,
@@ -76,13 +77,15 @@ log = logging.getLogger(__name__)
 REPLY_NAMES = {
     320: "CONNECTION_FORCED", 403: "ACCESS_REFUSED", 404: "NOT_FOUND", 405: "RESOURCE_LOCKED", 406: "PRECONDITION_FAILED",
     501: "FRAME_ERROR", 502: "SYNTAX_ERROR", 503: "COMMAND_INVALID", 504: "CHANNEL_ERROR", 505: "UNEXPECTED_FRAME",
-    530: "NOT_ALLOWED", 540: "NOT_IMPLEMENTED", 541: "INTERNAL_ERROR",
+    506: "RESOURCE_ERROR", 530: "NOT_ALLOWED", 540: "NOT_IMPLEMENTED", 541: "INTERNAL_ERROR",
 }  # fmt: skip
-PUBLISH_TARGETS_KEPT = 16_384
-"""PublishTarget methods that a connection remembers. When the cache is full, it is cleared."""
+PUBLISH_TARGETS_BYTES = 16 * 1024 * 1024
+"""Memory for the publish targets that a connection remembers. When the cache is full, it is cleared."""
 LARGE_PIECE = 4096
 UNSENT_BYTES = 1024 * 1024
-"""Deliveries to a client pause when this many bytes wait to be sent to it."""
+"""Deliveries to a client pause when this many bytes wait to be sent to it. Its input waits when it has asked for as many."""
+LONGEST_LOGIN_FRAME = 8192
+"""The limit for frames until the client has logged in and agreed on another one."""
 ACK_START = bytes((0, BASIC, 0, 80))
 ACK_SIZE = 13
 ACK_ARGUMENTS = Struct(">QB")
@@ -121,9 +124,9 @@ class ServerConnection:
         self.limits = limits
         self.has_output = False
         self.state = ConnectionState.HEADER
-        self.output: list[bytes] = []
+        self.output: list[Buffer] = []
         """Encoded frames that wait to be sent."""
-        self.frame_max = limits.frame_size
+        self.frame_max = min(limits.frame_size, LONGEST_LOGIN_FRAME)
         self.channel_max = limits.channels
         self.client_properties: Mapping[str, FieldValue] = {}
         self.can_be_cancelled = False
@@ -134,19 +137,48 @@ class ServerConnection:
         """Whether the output must wait until the journal is on disk. A flag of its own: a commit must not resume deliveries
         to a client that reads too slowly."""
         self.is_blocked = False
+        self.is_paused = False
+        """Whether input is kept and not carried out."""
+        self.is_failed = False
+        """Whether an internal error occurred. The owner of the connection closes it when the turn ends."""
         self.assembling = 0
         """Number of channels in the middle of a message."""
         self.close_reason: AmqpError | None = None
         self.channels: dict[int, ServerChannel] = {}
+        self.assembled = 0
+        """Bytes of the messages that are being assembled."""
+        self.owed = 0
+        """Bytes of messages that the client has asked for or gets back, since its output was last sent."""
         self._handler = handler
         self._publish_targets: dict[bytes, PublishTarget] = {}
+        self._publish_targets_bytes = 0
         self._rest = b""
         self.unsent = 0
         """Size of `output` in bytes, without the methods of deliveries."""
 
     @property
     def is_writable(self) -> bool:
-        return self.unsent < UNSENT_BYTES and not self.is_congested and not self.awaits_commit
+        return self.unsent < UNSENT_BYTES and not self.is_congested and not self.awaits_commit and not self.is_failed
+
+    @property
+    def is_owed_much(self) -> bool:
+        """Whether the client must read what it has asked for before it may ask for more."""
+        return self.owed >= UNSENT_BYTES
+
+    @property
+    def has_input(self) -> bool:
+        """Whether input is left that was not carried out: the start of a frame, or all that came while it was paused."""
+        return bool(self._rest)
+
+    @property
+    def memory(self) -> int:
+        """Bytes that the connection holds: unfinished input, output, and cached publish targets."""
+        return len(self._rest) + self.unfinished + self.unsent + self._publish_targets_bytes
+
+    @property
+    def unfinished(self) -> int:
+        """Bytes that unfinished messages take, including the copy that is made when one is complete."""
+        return 2 * self.assembled
 
     def send(self, data: bytes) -> None:
         self.output.append(data)
@@ -159,7 +191,7 @@ class ServerConnection:
             self.has_output = True
             self._handler.has_output()
 
-    def take_output(self) -> list[bytes]:
+    def take_output(self) -> list[Buffer]:
         """Return and clear the output. Small pieces are joined; large ones are not copied."""
         output, size = self.output, self.unsent
         self.output, self.unsent, self.has_output = [], 0, False
@@ -179,8 +211,19 @@ class ServerConnection:
         """Close the connection for a reason of the server's own."""
         self._fail(error, 0, 0, 0)
 
+    def forget_targets(self) -> None:
+        """Clear the cache of publish targets."""
+        self._publish_targets.clear()
+        self._publish_targets_bytes = 0
+
     def receive(self, data: bytes) -> None:
         """Carry out all complete frames and keep the rest until more data arrives."""
+        if self.is_paused:
+            self._rest += data
+        elif self.state != ConnectionState.CLOSED:
+            self._receive(data)
+
+    def _receive(self, data: bytes) -> None:
         at = 0
         if self._rest:
             rest, self._rest = self._rest, b""
@@ -200,7 +243,8 @@ class ServerConnection:
             if not self._greet(data):
                 return
             at = len(PROTOCOL_HEADER)
-        at = self._receive_frames(data, at)
+        if not (self.is_paused or self.is_owed_much):
+            at = self._receive_frames(data, at)
         if at < len(data) and self.state != ConnectionState.CLOSED:
             self._rest = data[at:] if at else data
 
@@ -278,6 +322,8 @@ class ServerConnection:
                     self._fail(error, number, *ACK)
             else:
                 self._receive_frame(kind, number, data[at + FRAME_START.size : after - 1])
+                if self.is_paused or self.owed >= UNSENT_BYTES:
+                    end = at  # leave the loop after this frame
             at = after
         return at
 
@@ -353,9 +399,10 @@ class ServerConnection:
                     del self.channels[channel.number]
             case BasicPublish():
                 target = self._handler.publication(channel, method)
-                if len(self._publish_targets) >= PUBLISH_TARGETS_KEPT:
-                    self._publish_targets.clear()
+                if self._publish_targets_bytes >= PUBLISH_TARGETS_BYTES:
+                    self.forget_targets()
                 self._publish_targets[frame(METHOD, channel.number, payload)] = target
+                self._publish_targets_bytes += target.memory
                 channel.begin_content(target)
             case _:
                 self._handler.carry_out(channel, method)
@@ -363,8 +410,8 @@ class ServerConnection:
     def _open_channel(self, number: int, method: Method) -> None:
         if not isinstance(method, ChannelOpen):
             raise ChannelNumberError(f"expected channel.open on channel {number}, which is not open, got {method.label()}")
-        if len(self.channels) >= self.channel_max:
-            raise NotAllowedError(f"number of channels opened has reached the negotiated channel_max of {self.channel_max}")
+        if number > self.channel_max:
+            raise NotAllowedError(f"expected a channel from 1 to {self.channel_max}, the negotiated channel_max, got {number}")
         channel = ServerChannel(self, number)
         channel.target = self._handler.open_channel(channel)
         self.channels[number] = channel
@@ -373,7 +420,7 @@ class ServerConnection:
     def _remove_channel(self, channel: ServerChannel) -> None:
         self.channels.pop(channel.number, None)
         channel.abandon_content()
-        self._publish_targets.clear()
+        self.forget_targets()
         if not channel.is_closing:
             self._handler.close_channel(channel)
 
@@ -453,7 +500,7 @@ class ServerConnection:
         channel = self.channels.get(number)
         if isinstance(error, AmqpChannelError) and channel is not None:
             channel.abandon_content()
-            self._publish_targets.clear()
+            self.forget_targets()
             self._handler.close_channel(channel)
             channel.is_closing, channel.takes_methods = True, False
             channel.send(ChannelClose(error.reply_code, text, class_id, method_id))
@@ -468,11 +515,16 @@ class ServerConnection:
         """Close the connection because of a defect in the broker."""
         self._fail(InternalError("internal error"), 0, 0, 0)
 
+    def fail_later(self) -> None:
+        """Deliver nothing more, and let the owner of the connection call `fail_inside` when the turn ends."""
+        self.is_failed = True
+        self.sent(0)
+
     def _shut(self) -> None:
         """Close all channels."""
         for channel in list(self.channels.values()):
             self._remove_channel(channel)
-        self._publish_targets.clear()
+        self.forget_targets()
         self.state = ConnectionState.CLOSED
 
     def lost(self) -> None:

@@ -106,6 +106,11 @@ class Router:
             pass
         return self._resolve_checked(exchange, routing_key, NO_HEADERS if headers is None else headers)
 
+    def forget_routes(self) -> None:
+        """Clear the cache of routes."""
+        self._plans.clear()
+        self._planned_through.clear()
+
     def reads_headers(self, exchange: str) -> bool:
         """Return whether headers can affect the route of a message that is published to an exchange."""
         self.require_publishable(exchange)

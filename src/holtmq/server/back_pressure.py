@@ -1,70 +1,149 @@
-"""Back-pressure: publishers are blocked while the disk fails or lags behind, and throttled while consumers lag behind."""
+"""Back-pressure: who must wait while memory is short, the disk fails or lags behind, or consumers lag behind.
+
+Publishers are blocked for a reason, and are told so with connection.blocked. They are not read until the last reason is gone.
+"""
 
 from __future__ import annotations
 
 import asyncio
+import logging
 from collections.abc import Collection
 from typing import TYPE_CHECKING
 
 from holtmq.broker.broker import Broker
+from holtmq.errors import ResourceError
+from holtmq.server.pause import Pause
 from holtmq.store.sqlite.batch_journal import SqliteJournal
 
 if TYPE_CHECKING:
     from holtmq.server.client import Client
 
+log = logging.getLogger(__name__)
+
 JOURNAL_BYTES = 32 * 1024 * 1024
 """Publishers are blocked above this many unwritten bytes and unblocked at half of it."""
 THROTTLE_S = 0.02
 """Longest pause of throttled publishers before they may send more."""
+STALL_S = 5.0
+"""Time in which a client must go on with an unfinished message or transaction while others wait for its memory."""
+PRECEDENCE = ("disk", "memory", "journal")
 
 
 class BackPressure:
-    """Decides which publishers are blocked or throttled. Neither is read from until the reason is gone."""
+    """Decides which clients are blocked, throttled or closed."""
 
     def __init__(self, broker: Broker, journal: SqliteJournal, clients: Collection[Client]) -> None:
-        self.blocked_for: str | None = None
-        """Why publishers are blocked: `disk`, `journal`, or None if they are not."""
+        self._reasons: set[str] = set()
         self._broker = broker
+        self._memory = broker.memory
         self._journal = journal
         self._clients = clients
         self._loop = asyncio.get_running_loop()
         self._throttled: list[Client] = []
         self._throttle_timer: asyncio.TimerHandle | None = None
+        self._favoured: Client | None = None
+        """The only client that may publish during a memory alarm: the one with the largest unfinished message or transaction,
+        because finishing it frees memory."""
+        self._favoured_since = 0.0
+        self._favoured_bytes = 0
+
+    @property
+    def blocked_for(self) -> str | None:
+        """Why publishers are blocked: `disk`, `memory`, `journal`, or None if they are not."""
+        return next((reason for reason in PRECEDENCE if reason in self._reasons), None)
+
+    def count(self, client: Client) -> None:
+        """Count what a client holds against the memory budget."""
+        memory = client.memory
+        self._memory.connections += memory - client.counted_memory
+        client.counted_memory = memory
+
+    def forget(self, client: Client) -> None:
+        """Drop a client that is disconnected."""
+        self._memory.connections -= client.counted_memory
+        client.counted_memory = 0
+        if client is self._favoured:
+            self._favoured = None
 
     def update(self) -> None:
-        """Block, throttle or resume publishers, depending on the unwritten bytes and on the queues."""
-        size = self._journal.size
+        """Block, throttle, resume or close clients, depending on memory, on the unwritten bytes and on the queues."""
+        memory, size = self._memory, self._journal.size
+        memory.unwritten = size
         if size > JOURNAL_BYTES:
             self.block("journal")
-        elif size < JOURNAL_BYTES // 2:
+        elif size < JOURNAL_BYTES // 2 and "journal" in self._reasons:
             self.unblock("journal")
+        if memory.is_alarmed:
+            self._relieve_memory()
+        elif "memory" in self._reasons:
+            log.info("memory alarm ended: %s", memory.describe())
+            self.unblock("memory")
+            self._favoured = None
         if self._broker.is_crowded:
             self._throttle()
         elif self._throttled:
             self._end_throttle()
 
     def block(self, reason: str) -> None:
-        """Block all publishers. A failing disk takes precedence over any other reason."""
-        if self.blocked_for is None:
-            self.blocked_for = reason
+        """Block all publishers."""
+        if reason not in self._reasons:
+            self._reasons.add(reason)
             for client in self._clients:
                 self.admit_publisher(client)
-        elif reason == "disk":
-            self.blocked_for = reason
 
     def unblock(self, reason: str) -> None:
-        """Unblock all publishers if `reason` is why they are blocked."""
-        if self.blocked_for == reason:
-            self.blocked_for = None
+        """Unblock all publishers, unless there is another reason to block them."""
+        self._reasons.discard(reason)
+        if not self._reasons:
             for client in self._clients:
-                client.resume_reading()
+                client.resume_reading(Pause.BLOCKED)
                 client.connection.unblock()
 
     def admit_publisher(self, client: Client) -> None:
         """Block a client if it publishes while publishers are blocked."""
-        if self.blocked_for is not None and client.handler.is_publisher:
+        if self._reasons and client.handler.is_publisher and client is not self._favoured:
             client.connection.block(f"low on {self.blocked_for}")
-            client.pause_reading()
+            client.pause_reading(Pause.BLOCKED)
+
+    def _relieve_memory(self) -> None:
+        memory = self._memory
+        if "memory" not in self._reasons:
+            log.warning("memory alarm: publishers are blocked; the limit is %d bytes: %s", memory.limit, memory.describe())
+            self.block("memory")
+        if self._favoured is None or not self._favoured.unfinished:
+            self._favour()
+        elif self._favoured.bytes_received != self._favoured_bytes:
+            self._favoured_bytes, self._favoured_since = self._favoured.bytes_received, self._loop.time()
+        elif self._loop.time() > self._favoured_since + STALL_S:
+            self._expel(self._favoured, "of an unfinished message or transaction, and does not go on with it")
+        if memory.is_exhausted:
+            self._expel(
+                max(self._clients, key=lambda client: client.counted_memory, default=None), "more than any other client"
+            )
+
+    def _favour(self) -> None:
+        """Choose the client that may go on."""
+        last = self._favoured
+        largest = max(self._clients, key=lambda client: client.unfinished, default=None)
+        self._favoured = largest if largest is not None and largest.unfinished else None
+        if last is not None and last is not self._favoured:
+            self.admit_publisher(last)
+        if self._favoured is not None and self._reasons == {"memory"}:
+            self._favoured_bytes, self._favoured_since = self._favoured.bytes_received, self._loop.time()
+            self._favoured.resume_reading(Pause.BLOCKED)
+
+    def _expel(self, client: Client | None, what: str) -> None:
+        if client is None:
+            return
+        memory = self._memory
+        log.warning("closing %s: memory is short, and the client holds %d bytes %s", client.name, client.memory, what)
+        error = ResourceError(
+            f"memory is short ({memory.total} of {memory.limit} bytes), and this connection holds {client.memory} bytes {what}"
+        )
+        client.expel(error)
+        self.count(client)
+        if client is self._favoured:
+            self._favoured = None
 
     def _throttle(self) -> None:
         """Pause clients that only publish for a moment, so that consumers catch up.
@@ -72,16 +151,15 @@ class BackPressure:
         Consumers limit the throughput here, so this costs nothing. Without it the queue would outgrow its window in memory,
         and its messages would have to be written to disk and read back.
         """
-        if not self._throttled and self.blocked_for is None:
+        if not self._throttled and not self._reasons:
             self._throttled = [client for client in self._clients if client.handler.only_publishes]
             for client in self._throttled:
-                client.pause_reading()
+                client.pause_reading(Pause.THROTTLED)
             self._throttle_timer = self._loop.call_later(THROTTLE_S, self._end_throttle)
 
     def _end_throttle(self) -> None:
         if self._throttle_timer is not None:
             self._throttle_timer.cancel()
         clients, self._throttled = self._throttled, []
-        if self.blocked_for is None:
-            for client in clients:
-                client.resume_reading()
+        for client in clients:
+            client.resume_reading(Pause.THROTTLED)

@@ -6,15 +6,18 @@ import asyncio
 import logging
 import ssl
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, cast
 
+from holtmq.broker.memory import CONNECTION_BYTES, TLS_BYTES, memory_of_table
 from holtmq.broker.session import Session
 from holtmq.errors import AmqpError, ConnectionForcedError
 from holtmq.protocol.server_connection import ConnectionState, ServerConnection
 from holtmq.server.handler import ClientHandler
 from holtmq.server.heartbeat import Heartbeat
 from holtmq.server.login import Login
+from holtmq.server.pause import Pause
+from holtmq.table import FieldValue
 
 if TYPE_CHECKING:
     from holtmq.server.server import Server
@@ -22,7 +25,10 @@ if TYPE_CHECKING:
 log = logging.getLogger(__name__)
 
 WRITE_BUFFER_BYTES = 1024 * 1024
+LARGEST_OUTPUT = 64 * 1024 * 1024
+"""A client that leaves more than this unread is disconnected when there is more to send."""
 CLOSE_TIMEOUT_S = 5.0
+"""Longest time that a closed connection waits for the client to close its side."""
 
 
 class Client(asyncio.Protocol):
@@ -34,17 +40,28 @@ class Client(asyncio.Protocol):
         self.name = ""
         self.connected_at = 0.0
         self.bytes_received = self.bytes_sent = self.reads = self.writes = 0
-        self.is_reading = True
-        """Whether the server reads from the socket. It does not while the client is blocked or throttled."""
+        self.counted_memory = 0
+        """What the budget counts for this client."""
+        self._pauses = Pause.NONE
         self._server = server
         self._turns = server.turns
+        self._pressure = server.pressure
+        self._errors = server.broker.internal_errors
+        self._base_memory = CONNECTION_BYTES
         self._transport: asyncio.Transport
         self._timers: list[asyncio.TimerHandle] = []
         self._heartbeat: Heartbeat | None = None
-        self._has_left = False
+        self._has_left = self._is_shut = False
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        self._transport = transport = cast("asyncio.Transport", transport)  # uvloop's does not inherit from it
+        self._transport = cast("asyncio.Transport", transport)  # uvloop's does not inherit from it
+        try:
+            self._start(self._transport)
+        except Exception:  # noqa: BLE001  # contained: it is reported
+            self._errors.report("accepting a client", self.name)
+            self._transport.abort()
+
+    def _start(self, transport: asyncio.Transport) -> None:
         transport.set_write_buffer_limits(high=WRITE_BUFFER_BYTES)
         self.name = f"{_text(transport, 'peername')} -> {_text(transport, 'sockname')}"
         self.connected_at = time.time()
@@ -56,6 +73,8 @@ class Client(asyncio.Protocol):
             certified_name=_certified_name(transport),
             guest_from_anywhere=server.config.guest_from_anywhere,
         )
+        if transport.get_extra_info("cipher") is not None:
+            self._base_memory += TLS_BYTES
         self.handler = ClientHandler(server, self, login)
         self.connection = ServerConnection(self.handler, server.limits)
         if not server.admit(self):
@@ -67,15 +86,22 @@ class Client(asyncio.Protocol):
         self.bytes_received += len(data)
         self.reads += 1
         self._turns.begin()
-        try:
-            self.connection.receive(data)
-        except Exception:
-            # The edge between a client and the broker: a defect must not affect any other client.
-            log.exception("internal error while serving %s", self.name)
-            self.connection.fail_inside()
-        if self.connection.state >= ConnectionState.CLOSING:
-            self._leave()
+        self._receive(data)
         self._turns.received(len(data))
+
+    def _receive(self, data: bytes) -> None:
+        connection = self.connection
+        try:
+            connection.receive(data)
+        except Exception:  # noqa: BLE001  # contained: it is reported
+            # The edge between a client and the broker: a defect must not affect any other client.
+            self._errors.report("serving a client", self.name)
+            self._fail()
+        if connection.state >= ConnectionState.CLOSING:
+            self._leave()
+        elif connection.is_owed_much:
+            self.pause_reading(Pause.OUTPUT)
+        self._pressure.count(self)
 
     def eof_received(self) -> None:
         self._transport.close()
@@ -86,15 +112,19 @@ class Client(asyncio.Protocol):
         if self._heartbeat is not None:
             self._heartbeat.stop()
         self._turns.begin()
-        self.connection.lost()
-        self.handler.close_session()
-        self._server.dismiss(self)
+        if self in self._server.clients:
+            with self._errors.contain("closing a connection", self.name):
+                self.connection.lost()
+            with self._errors.contain("closing a session", self.name):
+                self.handler.close_session()
+            self._server.dismiss(self)
 
     def pause_writing(self) -> None:
         self.connection.is_congested = True
 
     def resume_writing(self) -> None:
         self.connection.is_congested = False
+        self._sent()
         self.resume()
 
     def resume(self) -> None:
@@ -109,33 +139,95 @@ class Client(asyncio.Protocol):
         if self._transport.is_closing():
             return
         connection = self.connection
+        if connection.is_failed:
+            self._fail()
+        if self._transport.get_write_buffer_size() > LARGEST_OUTPUT:
+            log.warning("closing %s: it does not read, and %d bytes wait to be sent to it", self.name, self.memory)
+            self._transport.abort()
+            return
         was_full = not connection.is_writable
-        self.bytes_sent += connection.unsent
+        output = connection.take_output()
+        self.bytes_sent += sum(map(len, output))
         self.writes += 1
-        self._transport.writelines(connection.take_output())
+        self._transport.writelines(output)
+        if not connection.is_congested:
+            self._sent()
         if was_full and connection.is_writable:
             self.resume()
-        if connection.state == ConnectionState.CLOSED:
-            self._transport.close()
+        if connection.state >= ConnectionState.CLOSING:
+            self._leave()
+        self._pressure.count(self)
 
-    def pause_reading(self) -> None:
-        """Stop reading from the client, which makes it stop sending."""
-        if self.is_reading and not self._transport.is_closing():
-            self.is_reading = False
+    def _sent(self) -> None:
+        """Note that the output was sent, or is about to be: the client may ask for more."""
+        self.connection.owed = 0
+        self.resume_reading(Pause.OUTPUT)
+
+    @property
+    def is_reading(self) -> bool:
+        """Whether the server reads from the socket. It does not while the client is blocked or throttled."""
+        return not self._pauses
+
+    def pause_reading(self, reason: Pause) -> None:
+        """Stop reading from the client, which makes it stop sending, and keep what it has sent for later."""
+        if self._transport.is_closing() or self._has_left:
+            return
+        if not self._pauses:
             self._transport.pause_reading()
+            self.connection.is_paused = True
+        self._pauses |= reason
 
-    def resume_reading(self) -> None:
-        if not self.is_reading and not self._transport.is_closing():
-            self.is_reading = True
+    def resume_reading(self, reason: Pause) -> None:
+        """Resume reading from the client, unless there is another reason not to."""
+        if not self._pauses & reason:
+            return
+        self._pauses &= ~reason
+        if not self._pauses and not self._transport.is_closing():
             self._transport.resume_reading()
+            self.connection.is_paused = False
+            if self.connection.has_input:
+                asyncio.get_running_loop().call_soon(self._go_on)
+
+    def _go_on(self) -> None:
+        """Carry out what the client had sent before the pause."""
+        if not self._pauses and not self._transport.is_closing():
+            self._turns.begin()
+            self._receive(b"")
+
+    @property
+    def memory(self) -> int:
+        """Bytes that the client makes the broker hold, apart from messages in queues."""
+        session = self.session
+        held = self.connection.memory + self._transport.get_write_buffer_size() + self._base_memory
+        return held if session is None else held + session.memory
+
+    @property
+    def unfinished(self) -> int:
+        """Bytes of unfinished messages and transactions, which only the client can finish."""
+        session = self.session
+        return self.connection.unfinished + (session.uncommitted if session is not None else 0)
+
+    def logged_in(self, client_properties: Mapping[str, FieldValue]) -> None:
+        self._base_memory += memory_of_table(client_properties)
 
     def start_heartbeat(self, interval_s: float) -> None:
         self._heartbeat = Heartbeat(self, self._transport, interval_s)
 
     def close(self, error: AmqpError) -> None:
         """Close the connection and tell the client why."""
-        self.connection.close(error)
+        with self._errors.contain("closing a connection", self.name):
+            self.connection.close(error)
         self._leave()
+
+    def abort(self) -> None:
+        """Drop the connection without another word."""
+        self._transport.abort()
+
+    def expel(self, error: AmqpError) -> None:
+        """Close the connection now, and drop what waits to be sent to a client that does not read."""
+        self.close(error)
+        if self._transport.get_write_buffer_size():
+            self._transport.abort()
 
     @property
     def session(self) -> Session | None:
@@ -166,18 +258,42 @@ class Client(asyncio.Protocol):
         return (cipher[1], cipher[0]) if cipher else None
 
     def _leave(self) -> None:
-        """End the session of a connection that is closed, or closing until the client answers with close-ok."""
-        if self.connection.state == ConnectionState.CLOSED and not self.connection.has_output:
-            self._transport.close()
+        """End the session of a connection that is closed, or closing until the client answers with close-ok.
+
+        The socket stays open until the client closes it, or a timeout: closing it while data from the client is under way
+        makes the kernel send a reset, and the client may never see the last reply.
+        """
+        connection = self.connection
+        if connection.state == ConnectionState.CLOSED and not connection.has_output and not self._transport.is_closing():
+            self._shut_output()
         if self._has_left:
             return
         self._has_left = True
-        self.handler.close_session()
+        for pause in Pause:
+            self.resume_reading(pause)
+        with self._errors.contain("closing a session", self.name):
+            self.handler.close_session()
         self._call_later(CLOSE_TIMEOUT_S, self._transport.abort)
         reason = self.connection.close_reason
         if reason is not None:
             level = logging.INFO if isinstance(reason, ConnectionForcedError) else logging.WARNING
             log.log(level, "closing %s: %s %s", self.name, reason.reply_code, reason)
+
+    def _shut_output(self) -> None:
+        if not self._transport.can_write_eof():  # TLS: the client closes the socket when it has received close-ok
+            if self.connection.close_reason is not None:
+                self._transport.close()
+        elif not self._is_shut:
+            self._is_shut = True
+            self._transport.write_eof()
+
+    def _fail(self) -> None:
+        """Close the connection because of an internal error, whatever else fails."""
+        try:
+            self.connection.fail_inside()
+        except Exception:  # noqa: BLE001  # contained: it is reported
+            self._errors.report("closing a connection", self.name)
+            self._transport.abort()
 
     def _end_handshake(self) -> None:
         if self.connection.state < ConnectionState.OPEN:

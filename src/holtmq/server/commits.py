@@ -31,6 +31,7 @@ class Commits:
 
     def __init__(self, broker: Broker, journal: SqliteJournal, turns: Turns, pressure: BackPressure) -> None:
         self._broker = broker
+        self._errors = broker.internal_errors
         self._journal = journal
         self._turns = turns
         self._pressure = pressure
@@ -42,13 +43,19 @@ class Commits:
 
     def flush(self, clients: Iterable[Client]) -> None:
         """Send the output of clients. Output that depends on a batch which is not on disk waits for its commit."""
-        committed = self._broker.committed_batch
         for client in clients:
-            if client.handler.needs_batch > committed:
-                client.connection.awaits_commit = True
-                self._clients.append(client)
-            else:
-                client.flush()
+            try:
+                self._flush(client)
+            except Exception:  # noqa: BLE001  # contained: it is reported
+                self._errors.report("sending output", client.name)
+                client.abort()
+
+    def _flush(self, client: Client) -> None:
+        if self._broker.is_committed(client.handler.needs_batch):
+            client.flush()
+        else:
+            client.connection.awaits_commit = True
+            self._clients.append(client)
 
     def forget(self, client: Client) -> None:
         """Drop a client that is disconnected."""
@@ -60,12 +67,16 @@ class Commits:
         journal = self._journal
         if self._commit is not None or not (journal.has_changes or journal.is_writing):
             return
-        if not journal.is_writing:
-            self._broker.sealed()
         try:
+            if not journal.is_writing:
+                self._broker.sealed()
             journal.write()
         except StoreError as error:
             self._failed(error)
+            return
+        except Exception:  # noqa: BLE001  # contained: it is reported
+            self._errors.report("writing to disk", "all clients")
+            self._loop.call_later(RETRY_S, self.start)
             return
         self._commit = self._loop.run_in_executor(self._disk, journal.commit)
         self._commit.add_done_callback(self._committed)
@@ -95,9 +106,12 @@ class Commits:
         except StoreError as error:
             self._failed(error)
             return
-        self._pressure.unblock("disk")
+        self._broker.committed_batch = batch
         self._turns.begin()
-        self._broker.committed(batch)
+        with self._errors.contain("unblocking publishers", "all clients"):
+            self._pressure.unblock("disk")
+        with self._errors.contain("confirming messages", "all clients"):
+            self._broker.committed(batch)
         for awaited, future in self._waiters:
             if awaited <= batch and not future.done():
                 future.set_result(None)
@@ -105,8 +119,9 @@ class Commits:
         clients, self._clients = self._clients, []
         for client in clients:
             client.connection.awaits_commit = False
-            self._turns.flush_later(client)
-            client.resume()
+            with self._errors.contain("resuming a client", client.name):
+                self._turns.flush_later(client)
+                client.resume()
 
     def _failed(self, error: StoreError) -> None:
         """Keep the changes, block publishers, and retry."""

@@ -59,6 +59,7 @@ class ClientHandler:
 
     def log_in(self, mechanism: str, response: bytes, client_properties: Mapping[str, FieldValue]) -> None:
         self.mechanism = mechanism
+        self._client.logged_in(client_properties)
         self._user = self._login.log_in(mechanism, response)
 
     def tuned(self, heartbeat_s: int) -> None:
@@ -89,7 +90,7 @@ class ClientHandler:
 
     def publication(self, channel: ServerChannel, method: BasicPublish) -> Publication:
         if method.immediate:
-            raise NotImplementedByBrokerError("immediate=true is not supported: expected false")
+            raise NotImplementedByBrokerError("immediate=true")
         if not self.is_publisher:
             self.is_publisher = True
             self._server.pressure.admit_publisher(self._client)

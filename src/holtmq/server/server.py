@@ -23,6 +23,7 @@ from holtmq.protocol.server_connection import Limits
 from holtmq.server.back_pressure import BackPressure
 from holtmq.server.client import Client
 from holtmq.server.commits import Commits
+from holtmq.server.housekeeping import Housekeeping
 from holtmq.server.startup import open_broker
 from holtmq.server.turns import Turns
 from holtmq.store.sqlite.batch_journal import SqliteJournal
@@ -39,6 +40,13 @@ CAPABILITIES = (
     "publisher_confirms", "exchange_exchange_bindings", "basic.nack", "consumer_cancel_notify", "connection.blocked",
     "consumer_priorities", "authentication_failure_close", "per_consumer_qos", "direct_reply_to",
 )  # fmt: skip
+
+
+class Refused(asyncio.Protocol):
+    """A connection that is closed at once."""
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        transport.close()
 
 
 class Server:
@@ -60,6 +68,7 @@ class Server:
         self.turns: Turns
         self.pressure: BackPressure
         self._commits: Commits
+        self._housekeeping: Housekeeping
         self._journal: SqliteJournal
         self._listeners: list[asyncio.Server] = []
         self._http: HttpServer | None = None
@@ -75,6 +84,7 @@ class Server:
         self.turns = Turns(self.broker, self._after_turn)
         self.pressure = BackPressure(self.broker, self._journal, self.clients)
         self._commits = Commits(self.broker, self._journal, self.turns, self.pressure)
+        self._housekeeping = Housekeeping(self.broker, self.turns, self.pressure, self.clients)
         self._commits.start()
         if config.http_port >= 0 or config.https_port >= 0:
             await self._start_http()
@@ -95,6 +105,7 @@ class Server:
         deadline = loop.time() + STOP_S
         while (self.clients or self.turns.is_open) and loop.time() < deadline:
             await asyncio.sleep(0.01)
+        self._housekeeping.stop()
         self._journal.forget_delivered()  # all sessions are closed: what was unacknowledged is back in its queue
         await self._commits.finish()
         self._journal.close()
@@ -142,25 +153,36 @@ class Server:
         if len(self.clients) >= self.config.max_connections:
             log.warning("refusing %s: %d clients are connected, which is the maximum", client.name, len(self.clients))
             return False
+        if self.broker.memory.is_exhausted:
+            log.warning("refusing %s: memory is exhausted", client.name)
+            return False
         self.clients.add(client)
         self.broker.churn.connections_opened += 1
         return True
 
     def dismiss(self, client: Client) -> None:
         """Remove a client that is disconnected."""
-        if client in self.clients:
-            self.clients.remove(client)
-            churn = self.broker.churn
-            churn.connections_closed += 1
-            churn.bytes_received += client.bytes_received
-            churn.bytes_sent += client.bytes_sent
+        self.clients.remove(client)
+        churn = self.broker.churn
+        churn.connections_closed += 1
+        churn.bytes_received += client.bytes_received
+        churn.bytes_sent += client.bytes_sent
         self.turns.forget(client)
         self._commits.forget(client)
+        self.pressure.forget(client)
 
     async def _listen(self, port: int, context: ssl.SSLContext | None) -> None:
         loop = asyncio.get_running_loop()
-        listener = await loop.create_server(lambda: Client(self), self.config.host, port, ssl=context, start_serving=False)
+        listener = await loop.create_server(self._make_client, self.config.host, port, ssl=context, start_serving=False)
         self._listeners.append(listener)
+
+    def _make_client(self) -> asyncio.Protocol:
+        """Return the protocol of a new connection. An exception here would close the listener."""
+        try:
+            return Client(self)
+        except Exception:  # noqa: BLE001  # contained: it is reported
+            self.broker.internal_errors.report("accepting a client", "a new connection")
+            return Refused()
 
     async def _start_http(self) -> None:
         try:

@@ -7,7 +7,6 @@ consumers and confirms to publishers, and `after_turn` takes care of the clients
 from __future__ import annotations
 
 import asyncio
-import logging
 import time
 from collections.abc import Callable
 from typing import TYPE_CHECKING
@@ -16,8 +15,6 @@ from holtmq.broker.broker import Broker
 
 if TYPE_CHECKING:
     from holtmq.server.client import Client
-
-log = logging.getLogger(__name__)
 
 TURN_BYTES = 256 * 1024
 """A turn that has received this many bytes ends at once."""
@@ -45,11 +42,8 @@ class Turns:
         self.is_open = True
         self._bytes = 0
         self._loop.call_soon(self._end)
-        try:
+        with self._broker.internal_errors.contain("beginning a turn", "all queues"):
             self._broker.begin(time.time_ns() // 1_000_000)
-        except Exception:
-            # Timers concern one queue each. A defect there must not keep all other queues from their turn.
-            log.exception("internal error while handling timers")
 
     def received(self, size: int) -> None:
         """Count received bytes, and end a turn that has received too many: libuv may read a socket many times in a row."""
@@ -71,13 +65,14 @@ class Turns:
         if not self.is_open:
             return
         self.is_open = False
-        try:
+        with self._broker.internal_errors.contain("ending a turn", "all queues"):
             self._broker.end()
-        except Exception:
-            # Likewise, a defect in one queue must not keep the replies from all clients.
-            log.exception("internal error while delivering messages")
         to_flush, self._to_flush = self._to_flush, []
-        self._after_turn(to_flush)
+        try:
+            self._after_turn(to_flush)
+        except Exception:  # noqa: BLE001  # contained: it is reported
+            self._broker.internal_errors.report("sending output", "all clients")
+            self._to_flush += to_flush
         self._set_timer()
 
     def _set_timer(self) -> None:

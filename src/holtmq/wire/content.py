@@ -6,9 +6,9 @@ frame of any length, so that content can be sent as it was received. `on_channel
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from datetime import UTC, datetime
-from functools import cache, cached_property
+from functools import cache, lru_cache
 from typing import Any, TypeAlias
 
 from holtmq.errors import FrameError
@@ -17,6 +17,7 @@ from holtmq.wire.frames import BASIC, BODY, CONTENT_START, FRAME_START, HEADER, 
 from holtmq.wire.tables import LAST_SECOND, decode_short_string, decode_table, encode_table, short_string
 
 Content: TypeAlias = bytes
+Buffer: TypeAlias = bytes | memoryview
 NAMES = (
     "content_type", "content_encoding", "headers", "delivery_mode", "priority", "correlation_id", "reply_to", "expiration",
     "message_id", "timestamp", "type", "user_id", "app_id", "cluster_id",
@@ -25,50 +26,67 @@ NAMES = (
 PERSISTENT = 2
 PROPERTIES_AT = CONTENT_START.size
 """Offset of the properties in a header frame. They start with the flags."""
+LIGHT_BYTES = 128
+CACHEABLE_BYTES = 512
+"""Properties up to this size are kept in caches, decoded. Decoded headers take many times their size."""
 
 
 class Properties:
-    """The decoded properties of a message.
+    """The properties of a message, checked and kept as their bytes.
 
-    The properties that routing and queues need are decoded at once. Headers are long and seldom needed, so they are decoded
-    on first access.
+    Only those that routing and queues need are kept decoded, because a queue holds many messages.
     """
+
+    __slots__ = (
+        "_headers_at", "_headers_end", "adds_keys", "expiration", "has_headers", "has_terms", "is_light", "is_persistent",
+        "is_plain", "priority", "raw", "reply_to", "user_id",
+    )  # fmt: skip
 
     def __init__(self, raw: bytes) -> None:
         if len(raw) < 2:
             raise FrameError(f"expected the flags of a message's properties, got {len(raw)} bytes")
         self.raw = raw
         self._headers_at: int | None = None
-        self._values: dict[str, Any] = {}
-        at = 2
-        for name in present_properties(raw[:2]):
-            at = self._read(name, at)
-        if at != len(raw):
-            raise FrameError(f"expected the properties to end after {at} bytes, got {len(raw)}")
-        self.is_persistent: bool = self._values.get("delivery_mode") == PERSISTENT
-        self.priority: int | None = self._values.get("priority")
-        self.expiration: str | None = self._values.get("expiration")
-        self.user_id: str | None = self._values.get("user_id")
-        self.reply_to: str | None = self._values.get("reply_to")
+        values = self.without_headers()
+        self.is_persistent: bool = values.get("delivery_mode") == PERSISTENT
+        self.priority: int | None = values.get("priority")
+        self.expiration: str | None = values.get("expiration")
+        self.user_id: str | None = values.get("user_id")
+        self.reply_to: str | None = values.get("reply_to")
         self.has_headers = self._headers_at is not None
         self.adds_keys = self.has_headers and (b"\x02CC" in raw or b"\x03BCC" in raw)
         """Whether the headers may contain further routing keys (CC, BCC)."""
         self.has_terms = bool(self.expiration is not None or self.priority)
         """Whether the message has a priority or an expiration."""
+        self.is_light = not self.has_terms and len(raw) <= LIGHT_BYTES
+        """Whether a queue has nothing to note about the message: neither terms, nor the memory that large properties take."""
         self.is_plain = not (self.has_headers or self.has_terms or self.user_id or self.reply_to)
         """Whether no property affects routing, queueing or permissions."""
 
-    @cached_property
+    @property
     def headers(self) -> dict[str, FieldValue]:
-        return {} if self._headers_at is None else decode_table(self.raw, self._headers_at)[0]
+        """The decoded headers, which the caller must not change."""
+        if self._headers_at is None:
+            return {}
+        if len(self.raw) <= CACHEABLE_BYTES:
+            return _decoded_headers(self.raw, self._headers_at)
+        return decode_table(self.raw, self._headers_at)[0]
 
     def without_headers(self) -> dict[str, Any]:
-        """Return all properties that are set, except headers, by name."""
-        return dict(self._values)
+        """Decode all properties that are set, except headers, and return them by name."""
+        values: dict[str, Any] = {}
+        at = 2
+        for name in present_properties(self.raw[:2]):
+            at = self._read(name, at, values)
+        if at != len(self.raw):
+            raise FrameError(f"expected the properties to end after {at} bytes, got {len(self.raw)}")
+        return values
 
     def to_dict(self) -> dict[str, Any]:
         """Return all properties that are set, by name."""
-        present = self._values if self._headers_at is None else {**self._values, "headers": self.headers}
+        present = self.without_headers()
+        if self._headers_at is not None:
+            present["headers"] = self.headers
         return {name: present[name] for name in NAMES if name in present}
 
     def raw_headers(self) -> bytes:
@@ -77,7 +95,7 @@ class Properties:
             return bytes(4)
         return self.raw[self._headers_at : self._headers_end]
 
-    def _read(self, name: str, at: int) -> int:
+    def _read(self, name: str, at: int, values: dict[str, Any]) -> int:
         raw = self.raw
         match name:
             case "headers":
@@ -91,17 +109,22 @@ class Properties:
             case "delivery_mode" | "priority":
                 if at >= len(raw):
                     raise FrameError(f"expected {name}, got the end of the properties")
-                self._values[name] = raw[at]
+                values[name] = raw[at]
                 return at + 1
             case "timestamp":
                 if at + 8 > len(raw):
                     raise FrameError("expected a timestamp, got the end of the properties")
                 seconds = int.from_bytes(raw[at : at + 8], "big")
-                self._values[name] = datetime.fromtimestamp(seconds, UTC) if seconds <= LAST_SECOND else seconds
+                values[name] = datetime.fromtimestamp(seconds, UTC) if seconds <= LAST_SECOND else seconds
                 return at + 8
             case _:
-                self._values[name], after = decode_short_string(raw, at)
+                values[name], after = decode_short_string(raw, at)
                 return after
+
+
+@lru_cache(1000)
+def _decoded_headers(raw: bytes, at: int) -> dict[str, FieldValue]:
+    return decode_table(raw, at)[0]
 
 
 @cache
@@ -136,12 +159,17 @@ def encode_properties(properties: Mapping[str, Any]) -> bytes:
 
 
 def make_content(raw_properties: bytes, body: bytes, channel: int = 1) -> Content:
-    """Encode content from its parts."""
+    """Encode content from its properties and body."""
+    return join_content(raw_properties, (body,), len(body), channel)
+
+
+def join_content(raw_properties: bytes, pieces: Iterable[bytes], size: int, channel: int = 1) -> Content:
+    """Encode content from its properties and the pieces of its body, copying the body once."""
     header_size = CONTENT_START.size - FRAME_START.size + len(raw_properties)
-    header = CONTENT_START.pack(HEADER, channel, header_size, BASIC, 0, len(body)) + raw_properties + b"\xce"
-    if not body:
+    header = CONTENT_START.pack(HEADER, channel, header_size, BASIC, 0, size) + raw_properties + b"\xce"
+    if not size:
         return header
-    return b"".join((header, FRAME_START.pack(BODY, channel, len(body)), body, b"\xce"))
+    return b"".join((header, FRAME_START.pack(BODY, channel, size), *pieces, b"\xce"))
 
 
 def raw_properties_of(content: Content) -> bytes:
@@ -156,19 +184,24 @@ def body_of(content: Content) -> bytes:
 
 def on_channel(content: Content, channel: int, frame_max: int) -> bytes:
     """Return the frames of content for a channel, with the body split into frames of at most `frame_max` bytes."""
+    return b"".join(frames_on_channel(content, channel, frame_max))
+
+
+def frames_on_channel(content: Content, channel: int, frame_max: int) -> list[Buffer]:
+    """Return the pieces of `on_channel`. A body that takes several frames is not copied: its pieces are memory views."""
     number, body_at = channel.to_bytes(2, "big"), _body_at(content)
-    header = b"".join((b"\x02", number, content[3:body_at]))
+    pieces: list[Buffer] = [b"\x02", number, content[3:body_at]]
     start, end = body_at + FRAME_START.size, len(content) - 1
     largest = frame_max - OVERHEAD
     if start >= end:
-        return header
+        return pieces
     if end - start <= largest:
-        return b"".join((header, b"\x03", number, content[body_at + 3 :]))
-    pieces = [header]
+        return [*pieces, b"\x03", number, content[body_at + 3 :]]
+    view = memoryview(content)
     for at in range(start, end, largest):
-        piece = content[at : min(at + largest, end)]
+        piece = view[at : min(at + largest, end)]
         pieces += (FRAME_START.pack(BODY, channel, len(piece)), piece, b"\xce")
-    return b"".join(pieces)
+    return pieces
 
 
 def _body_at(content: Content) -> int:

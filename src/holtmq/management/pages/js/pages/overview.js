@@ -32,7 +32,7 @@ export function Overview({ user }) {
         connections: `${count(churn.connection_created)} opened, ${count(churn.connection_closed)} closed`, queues: `${count(churn.queue_created)} created, ${count(churn.queue_deleted)} deleted`,
       }} /></section>
       ${node && html`<section class="panel"><h2>Node</h2><${Facts} of=${{
-        name: node.name, "data file": node.db_dir, uptime: duration(node.uptime), memory: bytes(node.mem_used), "message bodies in memory": `${bytes(node.bodies_in_memory)} of ${bytes(node.mem_limit)}`,
+        name: node.name, "data file": node.db_dir, uptime: duration(node.uptime), memory: bytes(node.mem_used), "memory in use by clients": `${bytes(node.mem_counted)} of ${bytes(node.mem_limit)}`,
         "free disk space": bytes(node.disk_free), "open files": `${count(node.fd_used)} of ${count(node.fd_total)}`, connections: `${count(node.sockets_used)} of ${count(node.sockets_total)}`,
       }} /></section>`}
     </div>

@@ -1,0 +1,345 @@
+"""The memory budget: whatever clients make the broker hold is counted, limited, and given back.
+
+Each test runs a broker process with a small limit, lets clients hold as much as they can in one particular way, and watches
+the resident memory of the process.
+"""
+
+from __future__ import annotations
+
+import random
+import socket
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager, suppress
+from pathlib import Path
+
+import pytest
+
+from holtmq.wire import methods as wire
+from holtmq.wire.content import encode_properties, make_content, on_channel
+from holtmq.wire.frames import method_frame
+from holtmq.wire.methods import Method
+from tests.amqp_client import Amqp, Channel, ClosedError
+from tests.deadline import eventually
+from tests.server.process import BrokerProcess, broker_process
+from tests.server.test_back_pressure import resident_bytes
+
+MIB = 1024 * 1024
+LIMIT = 64 * MIB
+SLACK = 200 * MIB
+"""What the process may take beyond its limit, according to the documentation."""
+
+
+class Victim:
+    """A broker process with a small memory limit."""
+
+    def __init__(self, broker: BrokerProcess) -> None:
+        self.port = broker.port
+        self.pid = broker.process.pid
+        self._files = ExitStack()
+
+    def connect(self) -> Amqp:
+        return self._files.enter_context(Amqp(self.port))
+
+    def resident(self) -> int:
+        return resident_bytes(self.pid)
+
+    def most_resident(self) -> int:
+        """Return the largest resident memory of the process so far."""
+        (line,) = [line for line in Path(f"/proc/{self.pid}/status").read_text().splitlines() if line.startswith("VmHWM")]
+        return int(line.split()[1]) * 1024
+
+    def stays_within_its_limit(self) -> None:
+        most = self.most_resident()
+        assert most < LIMIT + SLACK, f"{most // MIB} MiB with a limit of {LIMIT // MIB} MiB"
+
+    def serves_others(self) -> None:
+        """Expect that another client can use a queue of its own. It waits while it is blocked."""
+        with Amqp(self.port) as amqp:
+            channel = amqp.channel()
+            channel.declare("bystander")
+            channel.consume("bystander", "bystander", no_ack=True)
+            channel.publish("", "bystander", b"fine")
+            assert channel.next(60).body == b"fine"
+
+    def close(self) -> None:
+        self._files.close()
+
+
+@contextmanager
+def small_broker(folder: Path, limit: int = LIMIT) -> Iterator[Victim]:
+    config = folder / "holtmq.toml"
+    config.write_text(f'memory_bytes = {limit}\ndurability = "off"\nlog_level = "error"\n')
+    with broker_process(folder / "b.db", "--config", str(config)) as broker:
+        victim = Victim(broker)
+        try:
+            yield victim
+        finally:
+            with suppress(OSError, ClosedError):
+                victim.close()
+
+
+@pytest.fixture
+def victim(tmp_path: Path) -> Iterator[Victim]:
+    with small_broker(tmp_path) as victim:
+        yield victim
+
+
+def send_until_stuck(amqp: Amqp, data: bytes, times: int) -> int:
+    """Send without reading, until the broker no longer reads. Return how often the data was sent."""
+    amqp.socket.settimeout(1.0)
+    for sent in range(times):
+        try:
+            amqp.socket.sendall(data)
+        except OSError:
+            return sent
+    return times
+
+
+def test_a_client_that_gets_large_messages_and_does_not_read(victim: Victim) -> None:
+    channel = victim.connect().channel()
+    channel.declare("q")
+    channel.put("q", bytes(8 * MIB))
+    deaf = victim.connect()
+    deaf.channel()
+    get, requeue = wire.BasicGet(0, "q", no_ack=False), wire.BasicNack(0, multiple=True, requeue=True)
+    send_until_stuck(deaf, (method_frame(1, get) + method_frame(1, requeue)) * 150, 1)
+    victim.serves_others()
+    victim.stays_within_its_limit()
+
+
+def test_a_client_that_does_not_read_returned_messages(victim: Victim) -> None:
+    deaf = victim.connect()
+    deaf.channel()
+    method = method_frame(1, wire.BasicPublish(0, "amq.direct", "nowhere", mandatory=True))
+    message = method + on_channel(make_content(encode_properties({}), bytes(MIB)), 1, deaf.frame_max)
+    assert send_until_stuck(deaf, message, 300) < 300
+    victim.serves_others()
+    victim.stays_within_its_limit()
+
+
+def test_a_client_that_does_not_read_its_replies(victim: Victim) -> None:
+    deaf, server = victim.connect(), victim.connect().channel()
+    asking = deaf.channel()
+    server.declare("requests")
+    asking.consume("amq.rabbitmq.reply-to", "replies", no_ack=True)
+    asking.publish("", "requests", b"?", reply_to="amq.rabbitmq.reply-to")
+    request = eventually(lambda: server.get("requests"), "the request")
+    assert request is not None
+    reply_to = request.properties["reply_to"]
+    for _ in range(200):
+        server.publish("", reply_to, bytes(MIB))
+    server.settle()
+    victim.serves_others()
+    victim.stays_within_its_limit()
+
+
+def test_a_consumer_without_prefetch_on_a_backlog_of_large_messages(victim: Victim) -> None:
+    channel = victim.connect().channel()
+    channel.declare("q", durable=True)
+    for _ in range(300):
+        channel.publish("", "q", bytes(MIB), delivery_mode=2)
+    channel.settle()
+    before = victim.resident()
+    consumer = victim.connect().channel()
+    consumer.consume("q", "c")
+    for _ in range(300):
+        consumer.next()
+    assert victim.most_resident() - before < 64 * MIB
+    victim.stays_within_its_limit()
+
+
+def test_a_transaction_that_is_never_committed(victim: Victim) -> None:
+    greedy = [victim.connect() for _ in range(4)]
+    for amqp in greedy:
+        channel = amqp.channel()
+        channel.declare("q")
+        channel.call(wire.TxSelect(), wire.TxSelectOk)
+        message = method_frame(1, wire.BasicPublish(0, "", "q"))
+        message += on_channel(make_content(encode_properties({}), bytes(MIB)), 1, amqp.frame_max)
+        send_until_stuck(amqp, message, 100)
+    victim.serves_others()
+    victim.stays_within_its_limit()
+
+
+def test_messages_that_are_never_finished(victim: Victim) -> None:
+    for _ in range(12):
+        amqp = victim.connect()
+        amqp.channel().declare("q")
+        content = on_channel(make_content(encode_properties({}), bytes(10 * MIB)), 1, amqp.frame_max)
+        send_until_stuck(amqp, method_frame(1, wire.BasicPublish(0, "", "q")) + content[:-MIB], 1)
+    victim.serves_others()
+    victim.stays_within_its_limit()
+
+
+def test_unacknowledged_messages_of_basic_get(victim: Victim) -> None:
+    channel = victim.connect().channel()
+    channel.declare("q")
+    for _ in range(200):
+        channel.publish("", "q", bytes(MIB))
+    channel.settle()
+    reader = victim.connect().channel()
+    for _ in range(200):
+        assert reader.get("q", no_ack=False) is not None
+    victim.serves_others()
+    victim.stays_within_its_limit()
+
+
+def test_headers_that_are_larger_than_the_body(victim: Victim) -> None:
+    channel = victim.connect().channel()
+    for number in range(10):
+        channel.declare(f"q{number}")
+    headers = {f"{one}": "v" * 100 for one in range(400)}
+    for number in range(2000):
+        channel.publish("", f"q{number % 10}", b"", headers=headers, message_id=f"{number}")
+    channel.settle()
+    victim.stays_within_its_limit()
+
+
+def test_routing_keys_that_differ_in_every_message(victim: Victim) -> None:
+    channel = victim.connect().channel()
+    for number in range(200):
+        channel.declare(f"q{number}", auto_delete=True)
+        channel.bind(f"q{number}", "amq.topic", "#")
+    for number in range(1000):
+        channel.publish("amq.topic", f"{number}." + "k" * 200, b"")
+    channel.settle()
+    victim.stays_within_its_limit()
+
+
+def declare_without_end(channel: Channel) -> None:
+    for number in range(20_000):
+        channel.send(wire.QueueDeclare(0, f"q{number}", no_wait=True, arguments={"x-note": "n" * 100}))
+        if number % 1000 == 0:
+            channel.settle()
+
+
+def test_declarations_without_end(victim: Victim) -> None:
+    with pytest.raises(ClosedError, match="506 RESOURCE_ERROR - exchanges, queues and bindings take"):
+        declare_without_end(victim.connect().channel())
+    victim.stays_within_its_limit()
+    with Amqp(victim.port) as amqp:  # what is there can still be used
+        channel = amqp.channel()
+        channel.publish("", "q1", b"m")
+        assert channel.drain("q1") == [b"m"]
+
+
+def test_publishers_are_told_and_go_on_when_memory_is_free_again(victim: Victim) -> None:
+    holder = victim.connect().channel()
+    holder.declare("q")
+    for _ in range(70):
+        holder.publish("", "q", bytes(MIB))
+    holder.settle()
+    holder.consume("q", "c")
+    for _ in range(70):
+        holder.next()
+    publisher = victim.connect().channel()
+    publisher.declare("p")
+    publisher.publish("", "p", b"m")
+    publisher.call(wire.QueueDeclare(0, "p", passive=True), wire.QueueDeclareOk)
+    holder.send(wire.BasicAck(0, multiple=True))
+    victim.serves_others()
+
+
+def test_freed_memory_is_given_back_to_the_system(tmp_path: Path) -> None:
+    with small_broker(tmp_path, 512 * MIB) as victim:
+        before = victim.resident()
+        channel = victim.connect().channel()
+        for number in range(12):
+            channel.declare(f"q{number}")
+            for _ in range(150):
+                channel.publish("", f"q{number}", bytes(100_000))
+        channel.settle()
+        assert victim.resident() - before > 100 * MIB
+        for number in range(12):
+            channel.call(wire.QueuePurge(0, f"q{number}"), wire.QueuePurgeOk)
+        eventually(lambda: victim.resident() - before < 60 * MIB, "the memory to be given back")
+
+
+class Greedy:
+    """A client that does at random what makes a broker hold memory, and seldom reads."""
+
+    def __init__(self, victim: Victim, chance: random.Random) -> None:
+        self._amqp = victim.connect()
+        self._amqp.channel()
+        self._amqp.socket.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 65536)
+        self._amqp.socket.settimeout(0.05)
+        self._chance = chance
+        self._actions = (
+            self.publish, self.publish_unroutable, self.leave_unfinished, self.get, self.consume, self.begin, self.commit,
+            self.requeue, self.acknowledge, self.open_channels, self.read,
+        )  # fmt: skip
+
+    def act(self) -> None:
+        with suppress(TimeoutError):
+            self._chance.choice(self._actions)()
+
+    def drop(self) -> None:
+        self._amqp.drop()
+
+    def _message(self, exchange: str, key: str) -> bytes:
+        body = bytes(self._chance.choice((0, 100, 10_000, 1_000_000, 8_000_000)))
+        method = method_frame(1, wire.BasicPublish(0, exchange, key, mandatory=True))
+        return method + on_channel(make_content(encode_properties({}), body), 1, self._amqp.frame_max)
+
+    def _queue(self) -> str:
+        return f"q{self._chance.randrange(5)}"
+
+    def _send(self, *methods: Method) -> None:
+        self._amqp.socket.sendall(b"".join(method_frame(1, method) for method in methods))
+
+    def publish(self) -> None:
+        self._amqp.socket.sendall(self._message("", self._queue()) * self._chance.randrange(10))
+
+    def publish_unroutable(self) -> None:
+        self._amqp.socket.sendall(self._message("amq.direct", "nowhere") * self._chance.randrange(10))
+
+    def leave_unfinished(self) -> None:
+        self._amqp.socket.sendall(self._message("", self._queue())[:-1])
+
+    def get(self) -> None:
+        self._send(*[wire.BasicGet(0, self._queue())] * self._chance.randrange(100))
+
+    def consume(self) -> None:
+        self._send(wire.BasicConsume(0, self._queue(), "", no_ack=self._chance.random() < 0.5))
+
+    def begin(self) -> None:
+        self._send(wire.TxSelect())
+
+    def commit(self) -> None:
+        self._send(wire.TxCommit())
+
+    def requeue(self) -> None:
+        self._send(wire.BasicNack(0, multiple=True, requeue=True))
+
+    def acknowledge(self) -> None:
+        self._send(wire.BasicAck(0, multiple=True))
+
+    def open_channels(self) -> None:
+        numbers = range(2, self._chance.randrange(3, 500))
+        self._amqp.socket.sendall(b"".join(method_frame(number, wire.ChannelOpen()) for number in numbers))
+
+    def read(self) -> None:
+        self._amqp.socket.recv(self._chance.randrange(1, 1_000_000))
+
+
+@pytest.mark.parametrize("seed", range(3))
+def test_whatever_greedy_clients_do(victim: Victim, seed: int) -> None:
+    chance = random.Random(seed)
+    setup = victim.connect().channel()
+    for number in range(5):
+        setup.declare(f"q{number}", durable=number % 2 == 0)
+    clients: list[Greedy] = []
+    for _ in range(400):
+        if len(clients) < 20 and chance.random() < 0.2:
+            with suppress(OSError, ClosedError):
+                clients.append(Greedy(victim, chance))
+        if clients:
+            client = chance.choice(clients)
+            try:
+                client.act()
+            except (OSError, ClosedError):
+                clients.remove(client)
+    victim.stays_within_its_limit()
+    for client in clients:
+        client.drop()
+    victim.serves_others()
