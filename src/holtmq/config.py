@@ -58,7 +58,7 @@ class Config:
     )
     memory_bytes: int = field(
         default=536_870_912,
-        metadata={"help": "Memory limit for message bodies, in bytes; above it, queues page messages out to the file."},
+        metadata={"help": "Memory limit for all that clients hold in the broker, in bytes; above it, publishers are blocked."},
     )
     strict_unbind: bool = field(
         default=True,

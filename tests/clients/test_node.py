@@ -56,3 +56,9 @@ def test_amqplib_reconnects_after_the_broker_was_killed(killable_broker: BrokerP
         killable_broker.start()
         assert node.stdout.readline() == "kept\n"
         assert node.wait(PATIENCE_S) == 0
+
+
+def test_amqplib_settles_close_after_it_has_published(killable_broker: BrokerProcess, amqplib: Path) -> None:
+    command = ["node", "close.mjs", url(killable_broker)]
+    done = subprocess.run(command, cwd=amqplib, timeout=PATIENCE_S, capture_output=True, text=True)
+    assert (done.returncode, done.stdout) == (0, "closed\n"), done.stderr

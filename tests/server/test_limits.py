@@ -11,8 +11,10 @@ from typing import Any
 import pytest
 
 from holtmq.testing import TestBroker, running_broker
+from holtmq.wire import methods as wire
 from tests.amqp_client import Amqp, ClosedError, heartbeat, raw_socket
 from tests.deadline import eventually
+from tests.protocol.test_connection import publish
 from tests.server.process import broker_process
 
 
@@ -165,3 +167,25 @@ def test_a_shutdown_with_connected_clients_logs_no_warning(caplog: pytest.LogCap
     assert len(told) == 1
     assert told[0][0] == "INFO"
     assert "shutdown" in told[0][1]
+
+
+def test_the_reply_text_of_the_immediate_flag_is_the_one_that_clients_look_for(broker: TestBroker) -> None:
+    with Amqp(broker.port) as amqp:
+        channel = amqp.channel()
+        channel.publish("", "k", immediate=True)
+        with pytest.raises(ClosedError) as refused:
+            channel.settle()
+    assert str(refused.value) == "connection closed: 540 NOT_IMPLEMENTED - immediate=true"
+
+
+def test_a_closed_connection_is_read_to_its_end(broker: TestBroker) -> None:
+    """Data that arrives after connection.close would make the kernel send a reset, and the client might miss close-ok."""
+    with Amqp(broker.port) as amqp:
+        amqp.channel()
+        amqp.send(0, wire.ConnectionClose(200, "bye", 0, 0))
+        for _ in range(100):
+            amqp.socket.sendall(publish(1, "q", bytes(10_000)))
+        amqp.expect(0, wire.ConnectionCloseOk)
+        assert amqp.socket.recv(1) == b""  # the end, and no reset
+        amqp.socket.sendall(bytes(1000))
+        amqp.drop()

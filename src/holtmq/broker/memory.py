@@ -29,8 +29,9 @@ CALM = 0.9
 WINDOW_BYTES = 16 * 1024 * 1024
 WINDOW_MESSAGES = 20_000
 """Ready messages that each queue keeps in memory."""
-SHORT_WINDOW_BYTES = 32 * 1024 * 1024
-"""Ready messages that all queues together keep in memory while the broker is short of it."""
+SHORT_WINDOW = 0.1
+"""Share of the limit for the windows of all queues together while the broker is short of memory. With it, queues alone never
+cause an alarm."""
 SHORT_UNACKNOWLEDGED = 1000
 """While the broker is short of memory, a channel with this many unacknowledged messages gets no more."""
 MESSAGE_BYTES = 512
@@ -85,7 +86,7 @@ class MemoryBudget:
         self.is_alarmed = total > (CALM * limit if self.is_alarmed else limit)
         self.is_exhausted = total > limit + EXCESS_BYTES
         if self.is_short:
-            self.window_bytes = SHORT_WINDOW_BYTES // max(2, queue_count) if not self.is_alarmed else 0
+            self.window_bytes = 0 if self.is_alarmed else int(SHORT_WINDOW * limit) // max(1, queue_count)
             self.window_messages = self.window_bytes // MESSAGE_BYTES
         else:
             self.window_bytes, self.window_messages = WINDOW_BYTES, WINDOW_MESSAGES

@@ -195,7 +195,7 @@ class MessageQueue:
         ttl_ms = parse_expiration(properties.expiration)
         terms = terms_of(self.rules, properties.priority, ttl_ms, entry, self._host.now_ms)
         lane = self._lanes[self.rules.max_priority - terms.priority]
-        is_paged = lane.paged > 0 or self._is_window_full(message.size)
+        is_paged = lane.paged > 0 or self._is_window_full(message.size + len(properties.raw))
         if is_paged:
             lane.page(message)
             self._paged_bytes += message.size
@@ -539,8 +539,9 @@ class MessageQueue:
 
     def _is_window_full(self, size: int = 0) -> bool:
         """Return whether a message of this size must be left to the file. A large one may enter an empty window."""
-        memory = self._host.memory
-        used = self._memory + size if memory.is_short else self._memory
+        memory, used = self._host.memory, self._memory + self._heavy_bytes
+        if memory.is_short:
+            used += size
         return used > memory.window_bytes or len(self._ready) > memory.window_messages
 
     def _settle_pace(self) -> None:

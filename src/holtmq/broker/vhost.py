@@ -6,6 +6,7 @@ from collections import ChainMap
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import replace
 from datetime import UTC, datetime
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from holtmq.broker.memory import MemoryBudget, memory_of
@@ -207,12 +208,13 @@ class VirtualHost:
     def bury(self, message: QueuedMessage, queue: MessageQueue, reason: DeathReason) -> None:
         """Dead-letter a message, if its queue has a dead-letter exchange."""
         origin = message.origin
-        letter = dead_letter(
-            message.properties, origin.exchange, origin.routing_key,
+        if queue.rules.dead_letter_exchange is None:
+            return
+        make = partial(
+            dead_letter, message.properties, origin.exchange, origin.routing_key,
             queue=queue.name, rules=queue.rules, exchanges=self.router.registry.exchanges, reason=reason, now_ms=self.now_ms,
         )  # fmt: skip
-        if letter is not None:
-            self.dead_letters.add(letter, message, self._publish_dead_letter)
+        self.dead_letters.add(make, message, self._publish_dead_letter)
 
     def _publish_dead_letter(self, letter: DeadLetter, message: QueuedMessage) -> None:
         with self.broker.internal_errors.contain("publishing a dead letter", f"exchange {letter.exchange!r}"):

@@ -161,12 +161,11 @@ class Intake:
         now_ms: int,
     ) -> None:
         rules, exchanges = self._queues()[queue][1], self._router().registry.exchanges
-        letter = dead_letter(
-            properties, exchange, routing_key,
+        make = partial(
+            dead_letter, properties, exchange, routing_key,
             queue=queue, rules=rules, exchanges=exchanges, reason=reason, now_ms=now_ms,
         )  # fmt: skip
-        if letter is not None:
-            self._dead_letters.add(letter, body, partial(self._publish_dead_letter, connection, now_ms))
+        self._dead_letters.add(make, body, partial(self._publish_dead_letter, connection, now_ms))
 
     def _publish_dead_letter(self, connection: Connection, now_ms: int, letter: DeadLetter, body: bytes) -> None:
         route = self._router().resolve_unpublished(letter.exchange, letter.routing_keys, letter.headers)

@@ -17,8 +17,8 @@ log = logging.getLogger(__name__)
 
 MAX_DEATHS = 100
 """A message that has died in more queues than this is dropped: its `x-death` header would outgrow a frame."""
-MAX_LETTERS = 1000
-"""Dead letters that one death may cause. Further ones are dropped."""
+MAX_LETTERS = 200
+"""Dead letters that one death may cause, directly or through further deaths. Further ones are dropped."""
 
 Message = TypeVar("Message")
 
@@ -31,31 +31,39 @@ class LetterChain(Generic[Message]):
         """Dead letters that were dropped because a limit was reached."""
         self._waiting: deque[tuple[DeadLetter, Message]] = deque()
         self._is_publishing = False
+        self._count = 0
 
-    def add(self, letter: DeadLetter, message: Message, publish: Callable[[DeadLetter, Message], None]) -> None:
-        """Publish a dead letter and all letters that this causes, unless an outer call is doing so."""
-        if len(letter.deaths) > MAX_DEATHS:
-            self._drop(1, letter)
+    def add(
+        self, make: Callable[[], DeadLetter | None], message: Message, publish: Callable[[DeadLetter, Message], None]
+    ) -> None:
+        """Publish the letter that `make` returns, if any, and all that it causes, unless an outer call is doing so."""
+        if self._count >= MAX_LETTERS:
+            self._drop()
             return
+        letter = make()
+        if letter is None:
+            return
+        if len(letter.deaths) > MAX_DEATHS:
+            self._drop()
+            return
+        self._count += 1
         self._waiting.append((letter, message))
         if self._is_publishing:
             return
         self._is_publishing = True
         try:
-            for _ in range(MAX_LETTERS):
+            while self._waiting:
                 publish(*self._waiting.popleft())
-                if not self._waiting:
-                    return
-            self._drop(len(self._waiting), letter)
         finally:
-            self._is_publishing = False
+            self._is_publishing, self._count = False, 0
             self._waiting.clear()
 
-    def _drop(self, count: int, letter: DeadLetter) -> None:
+    def _drop(self) -> None:
         if not self.dropped:
             log.warning(
-                "dropped %d dead letters of queue %r: a message can die in at most %d queues, and cause at most %d dead "
-                "letters. Further ones are dropped without a log entry",
-                count, letter.deaths[0].get("queue"), MAX_DEATHS, MAX_LETTERS,
-            )  # fmt: skip
-        self.dropped += count
+                "dropped a dead letter: a message can die in at most %d queues, and a death can cause at most %d dead letters. "
+                "Further ones are dropped without a log entry",
+                MAX_DEATHS,
+                MAX_LETTERS,
+            )
+        self.dropped += 1

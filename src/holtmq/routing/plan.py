@@ -9,17 +9,20 @@ from holtmq.routing.route import Route
 from holtmq.table import FieldValue
 from holtmq.topology.criteria import PRESENT, comparable
 
+QUEUES_PER_ENTRY = 16
+"""A cached route takes the memory of one entry more for each of this many queues."""
+
 
 class Plan:
     """The routes from one exchange. It is created for the first message and dropped when anything within reach changes.
 
-    Routes are cached in two generations of at most `limit` entries. When the recent one is full, it becomes the older one;
-    an entry that is used again moves back to the recent one. Memory is bounded, and routes in use stay cached.
+    Routes are cached in two generations. When the plans of a router are full, the recent generation becomes the older one; an
+    entry that is used again moves back to the recent one. Memory is bounded, and routes in use stay cached.
     """
 
-    __slots__ = ("_limit", "_older", "headers", "recent")
+    __slots__ = ("_older", "_plans", "headers", "recent")
 
-    def __init__(self, matchers: Iterable[Matcher], limit: int) -> None:
+    def __init__(self, matchers: Iterable[Matcher], plans: Plans) -> None:
         self.headers: dict[str, Collection[Hashable]] = {}
         """The headers that bindings within reach test, each with the comparable values that they test for."""
         for matcher in matchers:
@@ -27,7 +30,7 @@ class Plan:
                 self.headers[name] = {*self.headers[name], *values} if name in self.headers else values
         self.recent: dict[Hashable, Route] = {}
         self._older: dict[Hashable, Route] = {}
-        self._limit = limit
+        self._plans = plans
 
     def signature(self, routing_keys: Hashable, headers: Mapping[str, FieldValue]) -> Hashable:
         """Return a key that is equal only for messages with the same route.
@@ -57,7 +60,29 @@ class Plan:
 
     def keep(self, signature: Hashable, route: Route) -> None:
         """Cache the route of a signature."""
-        if len(self.recent) >= self._limit:
-            self._older, self.recent = self.recent, {}
-        if self._limit:
+        if self._plans.make_room(route):
             self.recent[signature] = route
+
+    def age(self) -> None:
+        """Make the recent generation the older one."""
+        self._older, self.recent = self.recent, {}
+
+
+class Plans(dict[str, Plan]):
+    """The plans of a router, by exchange. Each of their two generations holds at most `limit` routes, all plans together."""
+
+    def __init__(self, limit: int) -> None:
+        super().__init__()
+        self.limit = limit
+        self._recent = 0
+
+    def make_room(self, route: Route) -> bool:
+        """Count a route that is about to be cached. Return False if nothing is to be cached."""
+        if not self.limit:
+            return False
+        if self._recent >= self.limit:
+            self._recent = 0
+            for plan in self.values():
+                plan.age()
+        self._recent += 1 + len(route.queues) // QUEUES_PER_ENTRY
+        return True

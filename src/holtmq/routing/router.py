@@ -21,7 +21,7 @@ from holtmq.routing.explanation import Explanation
 from holtmq.routing.fanout import FanoutMatcher
 from holtmq.routing.headers import HeadersMatcher
 from holtmq.routing.matcher import NO_HEADERS, Matcher
-from holtmq.routing.plan import Plan
+from holtmq.routing.plan import Plan, Plans
 from holtmq.routing.route import Route
 from holtmq.routing.topic import TopicMatcher
 from holtmq.table import FieldValue, describe, require_short_string
@@ -41,7 +41,7 @@ MATCHERS: Mapping[str, type[Matcher]] = MappingProxyType(
     {matcher.type: matcher for matcher in (DirectMatcher, FanoutMatcher, TopicMatcher, HeadersMatcher)}
 )
 CACHE_SIZE = 50_000
-"""Routes kept for each exchange that is published to (twice over: see `Plan`)."""
+"""Routes kept, twice over: see `Plan`."""
 
 log = logging.getLogger(__name__)
 
@@ -70,8 +70,7 @@ class Router:
         cache_size: int = CACHE_SIZE,
     ) -> None:
         self._strict_unbind = strict_unbind
-        self._cache_size = cache_size
-        self._plans: dict[str, Plan] = {}
+        self._plans = Plans(cache_size)
         self._planned_through: dict[str, set[str]] = {}
         with nothing_collected():
             self.registry = Registry.of(topology or Topology(), vhost)
@@ -269,7 +268,7 @@ class Router:
         for name in reach:
             self._planned_through.setdefault(name, set()).add(exchange)
         matchers = (self._matchers[name] for name in reach if name in self._matchers)
-        plan = self._plans[exchange] = Plan(matchers, self._cache_size)
+        plan = self._plans[exchange] = Plan(matchers, self._plans)
         return plan
 
     def _reach(self, exchange: str) -> dict[str, None]:
@@ -317,7 +316,7 @@ class Router:
             raise InvalidValueError(f"this router is for vhost {self.vhost!r}, got {part} of vhost {part.vhost!r}")
 
     def __reduce__(self) -> tuple[object, ...]:
-        return _rebuild, (self.to_topology(), self.vhost, self._strict_unbind, self._cache_size)
+        return _rebuild, (self.to_topology(), self.vhost, self._strict_unbind, self._plans.limit)
 
 
 def require_exchange_type(type_: str) -> None:

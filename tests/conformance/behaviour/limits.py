@@ -84,3 +84,9 @@ def too_many_channels(scene: Scene) -> object:
     for number in range(1, 6):
         amqp.channel(number)
     return closing(lambda: amqp.channel(6))
+
+
+@rule(SECTION, "a channel number above channel_max", ("connection", 530, (20, 10)), rabbitmq="nothing closed")
+def channel_above_the_maximum(scene: Scene) -> object:
+    amqp = scene.connect(channel_max=5)
+    return closing(lambda: amqp.channel(6))
