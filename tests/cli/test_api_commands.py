@@ -204,11 +204,13 @@ def test_names_and_properties_are_taken_as_they_are(cli: Cli) -> None:
     assert cli.json("list", "policies", "--name", "zzz") == []
 
 
-def test_users_permissions_policies_and_vhosts(cli: Cli, node: Node) -> None:
+def test_users_permissions_policies_and_vhosts(cli: Cli, node: Node, monkeypatch: pytest.MonkeyPatch) -> None:
     cli("declare", "vhost", "v", "--description", "for tests")
-    cli("users", "add", "bob", "--password", "old", "--tags", "monitoring")
+    monkeypatch.setenv("HOLTMQ_NEW_PASSWORD", "old")
+    cli("users", "add", "bob", "--tags", "monitoring")
     cli("permissions", "set", "bob", "^a", "-V", "v")
-    cli("users", "change-password", "bob", "--password", "new")
+    monkeypatch.setenv("HOLTMQ_NEW_PASSWORD", "new")
+    cli("users", "change-password", "bob")
     cli("users", "set-tags", "bob", "management", "policymaker")
     assert node.http.as_user("bob:new").get("/api/whoami")["tags"] == ["management", "policymaker"]
     assert {"user": "bob", "vhost": "v", "configure": "^a", "write": ".*", "read": ".*"} in cli.json("permissions", "list")
@@ -330,3 +332,26 @@ def test_bash_completes_what_there_is() -> None:
     command = [str(Path(sys.executable).with_name("holtmq"))]
     done = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=30)
     assert done.stdout.split() == ["plain,queues"]
+
+
+def test_a_new_password_comes_from_a_file_a_variable_stdin_or_the_terminal(
+    cli: Cli, node: Node, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path = tmp_path / "password"
+    path.write_text("from file\n")
+    cli("users", "add", "a", "--tags", "management", "--new-password-file", str(path))
+    monkeypatch.setenv("HOLTMQ_NEW_PASSWORD", "from variable")
+    cli("users", "add", "b", "--tags", "management")
+    monkeypatch.setattr("sys.stdin", io.StringIO("from stdin\n"))
+    cli("users", "change-password", "b", "--new-password-file", "-")
+    for login in ("a:from file", "b:from stdin"):
+        assert node.http.as_user(login).call("GET", "/api/whoami").status == 200
+    path.write_text("two\nlines\n")
+    assert "the only line of" in cli("users", "add", "c", "--new-password-file", str(path), code=1)
+    assert "cannot read a password from" in cli("users", "add", "c", "--new-password-file", f"{path}.missing", code=1)
+
+
+def test_a_password_on_the_command_line_is_deprecated(cli: Cli, node: Node, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["users", "add", "a", "--password", "seen", "--http-url", node.http.base]) == 0
+    assert "--password is deprecated" in capsys.readouterr().err
+    assert "--password " not in cli("users", "add", "--help")

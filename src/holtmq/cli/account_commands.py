@@ -2,19 +2,40 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from functools import wraps
 from typing import Any
 
 import click
 
 from holtmq.cli.http_client import Api, api_options
 from holtmq.cli.list_commands import COLUMNS, show_rows, value_of
-from holtmq.cli.options import json_option, parse_table, vhost_option
+from holtmq.cli.options import find_password, json_option, parse_table, vhost_option
 from holtmq.cli.output import print_json, show
 
 TAGS_HELP = "Tags, separated by commas: administrator, monitoring, policymaker, management."
-password_option = click.option(
-    "--password", prompt=True, hide_input=True, confirmation_prompt=True, help="Password (default: ask for it)."
-)
+NEW_PASSWORD_VARIABLE = "HOLTMQ_NEW_PASSWORD"
+
+
+def new_password_option(command: Callable[..., None]) -> Callable[..., None]:
+    """Add the option of a command that sets a password; the command gets it as `password`. Without it, ask."""
+
+    @wraps(command)
+    def with_password(*args: Any, new_password_file: str | None, password: str | None, **options: Any) -> None:
+        if password is not None:
+            click.echo("--password is deprecated, because others can see it: use --new-password-file", err=True)
+        else:
+            password = find_password(new_password_file, NEW_PASSWORD_VARIABLE)
+        if password is None:
+            password = click.prompt("Password", hide_input=True, confirmation_prompt=True)
+        command(*args, password=password, **options)
+
+    file_option = click.option(
+        "--new-password-file",
+        metavar="PATH",
+        help=f"File with the new password; - reads it from stdin (default: ask for it) [env: {NEW_PASSWORD_VARIABLE}]",
+    )
+    return file_option(click.option("--password", hidden=True)(with_password))
 
 
 def _list(api: Api, things: str, *, as_json: bool) -> None:
@@ -41,7 +62,7 @@ def list_users(api: Api, *, as_json: bool) -> None:
 
 @users.command("add")
 @click.argument("name")
-@password_option
+@new_password_option
 @click.option("--tags", default="", help=TAGS_HELP)
 @api_options
 def add_user(api: Api, name: str, password: str, tags: str) -> None:
@@ -52,7 +73,7 @@ def add_user(api: Api, name: str, password: str, tags: str) -> None:
 
 @users.command("change-password")
 @click.argument("name")
-@password_option
+@new_password_option
 @api_options
 def change_password(api: Api, name: str, password: str) -> None:
     """Change the password of the user NAME."""

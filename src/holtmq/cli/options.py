@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import json
+import os
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
+from pathlib import Path
 from typing import Any
 
 import click
@@ -48,6 +50,30 @@ argument_option = click.option(
     help="Argument; VALUE is JSON or text. Can be repeated.",
 )
 yes_option = click.option("--yes", is_flag=True, help="Do not ask for confirmation.")
+PASSWORD_VARIABLE = "HOLTMQ_PASSWORD"
+password_file_option = click.option(
+    "--password-file",
+    metavar="PATH",
+    help=f"File with the password to log in with; - reads it from stdin [env: {PASSWORD_VARIABLE}, the password itself]",
+)
+
+
+def find_password(file: str | None, variable: str) -> str | None:
+    """Return the password in a file or, if none is named, in an environment variable; None if that is not set either.
+
+    A password is never the value of an option: other users of the machine can see the command lines of all processes.
+    """
+    if file is None:
+        return os.environ.get(variable)
+    try:
+        text = sys.stdin.read() if file == "-" else Path(file).read_text(encoding="utf-8")
+    except (OSError, UnicodeDecodeError) as error:
+        raise click.ClickException(f"cannot read a password from {file}: {error}") from error
+    password = text.removesuffix("\n").removesuffix("\r")
+    if not password or "\n" in password:
+        found = "more than one line" if password else "nothing"
+        raise click.ClickException(f"expected the password as the only line of {file}, got {found}")
+    return password
 
 
 def require_confirmation(question: str, *, yes: bool) -> None:
