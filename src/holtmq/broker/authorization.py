@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-import re
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from functools import lru_cache
 from ipaddress import ip_address
 from typing import Literal
 
 from holtmq.accounts import Access, Permission, TopicPermission, User
 from holtmq.errors import AccessRefusedError, LoginRefusedError, NotFoundError
+from holtmq.regular_expression import escape, stored_expression
 
 GUEST = "guest"
 
@@ -89,19 +89,15 @@ def may_connect_from(user: str, host: str | None, *, guest_from_anywhere: bool) 
     return user != GUEST or guest_from_anywhere or host is None or ip_address(host.split("%")[0]).is_loopback
 
 
+@lru_cache(maxsize=4096)
 def fits(pattern: str, name: str) -> bool:
     """Whether a permission's expression matches a name. As in RabbitMQ, the empty expression matches only the empty name."""
-    return bool(_compiled(pattern).search(name))
-
-
-@lru_cache(maxsize=4096)
-def _compiled(pattern: str) -> re.Pattern[str]:
-    return re.compile(pattern or "^$")
+    expression = stored_expression(pattern or "^$", f"a permission with the expression {pattern!r}")
+    return expression is not None and expression.matches(name)
 
 
 def _expanded(pattern: str, user: str, vhost: str) -> str:
     """Replace the variables for the user and the vhost in a topic permission."""
-    names: Mapping[str, str] = {"{username}": user, "{vhost}": vhost}
-    for variable, value in names.items():
-        pattern = pattern.replace(variable, re.escape(value))
+    for variable, value in (("{username}", user), ("{vhost}", vhost)):
+        pattern = pattern.replace(variable, escape(value)) if variable in pattern else pattern
     return pattern

@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import base64
 import json
-import re
 from collections.abc import Collection, Iterable, Mapping
 from typing import Any
 
@@ -20,6 +19,7 @@ from holtmq.routing.router import require_exchange_type
 from holtmq.store.null_journal import NullJournal
 from holtmq.table import describe
 from holtmq.topology import DEFAULT_VHOST, Parameter, Topology
+from holtmq.topology.definitions_file import require_expression
 from holtmq.topology.registry import PREDECLARED, refuse_default_exchange, refuse_reserved_name
 
 SERVER_NAMED = "amq.gen-"
@@ -91,15 +91,6 @@ def _add_accounts(
         broker.set_parameter(parameter)
 
 
-def require_pattern(pattern: str, path: str) -> str:
-    """Return a regular expression, or raise if it is not valid."""
-    try:
-        re.compile(pattern)
-    except (re.error, OverflowError, RecursionError) as error:
-        raise DefinitionsError(path, f"expected a regular expression, got {pattern!r}: {error}") from error
-    return pattern
-
-
 def tags_of(tags: object, path: str) -> tuple[str, ...]:
     """Return the tags of a user: an array or, in older files, a comma-separated string."""
     if isinstance(tags, str):
@@ -141,7 +132,7 @@ def _permissions(sections: Mapping[str, list[dict[str, Any]]], users: set[str]) 
             if fields["user"] not in users:
                 raise DefinitionsError(f"{path}.user", f"expected a user of this file or broker, got {fields['user']!r}")
             vhost = str(fields.get("vhost", DEFAULT_VHOST))
-            patterns = [require_pattern(str(fields.get(right, "")), f"{path}.{right}") for right in rights]
+            patterns = [require_expression(str(fields.get(right, "")), f"{path}.{right}") for right in rights]
             if section == "permissions":
                 found.append(Permission(fields["user"], vhost, *patterns))
             else:

@@ -4,21 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, Protocol
-
-import re2
+from typing import Any
 
 from holtmq.errors import InvalidValueError
+from holtmq.regular_expression import RegularExpression, escape
 
 PAGE_SIZE = 100
 MAX_PAGE_SIZE = 500
 MAX_PATTERN_LENGTH = 200
-
-
-class NameFilter(Protocol):
-    """A compiled expression that names are searched with."""
-
-    def search(self, text: str) -> object | None: ...
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,7 +30,7 @@ class Page:
 class Listing:
     """The list parameters of a query."""
 
-    name: NameFilter | None = None
+    name: RegularExpression | None = None
     sort: str | None = None
     is_reversed: bool = False
     columns: tuple[str, ...] = ()
@@ -60,7 +53,7 @@ class Listing:
 
     def matches(self, name: str) -> bool:
         """Return whether a name passes the filter."""
-        return self.name is None or self.name.search(name) is not None
+        return self.name is None or self.name.matches(name)
 
     def reads(self, column: str) -> bool:
         """Return whether the result or its order depends on a column."""
@@ -122,21 +115,16 @@ def _number(query: Mapping[str, str], name: str, default: int, most: int) -> int
     return int(text)
 
 
-def _pattern(query: Mapping[str, str]) -> NameFilter | None:
-    """Compile the filter with RE2: any user may send an expression, and it must not stall the broker (linear time)."""
+def _pattern(query: Mapping[str, str]) -> RegularExpression | None:
     text = query.get("name", "")
     if not text:
         return None
     if len(text) > MAX_PATTERN_LENGTH:
         raise InvalidValueError(f"name: expected at most {MAX_PATTERN_LENGTH} characters, got {len(text)}")
-    options = re2.Options()
-    options.case_sensitive = False
-    options.log_errors = False
     try:
-        pattern: NameFilter = re2.compile(text if query.get("use_regex") == "true" else re2.escape(text), options)
-    except re2.error as error:
-        raise InvalidValueError(f"name: expected a regular expression, got {text!r}: {error}") from error
-    return pattern
+        return RegularExpression(text if query.get("use_regex") == "true" else escape(text), ignores_case=True)
+    except InvalidValueError as error:
+        raise InvalidValueError(f"name: {error}") from error
 
 
 def _value(item: Mapping[str, Any], column: str) -> Any:

@@ -30,7 +30,7 @@ from holtmq.routing.router import routing_keys
 from holtmq.spark.key_classes import Integers, KeyClasses
 from holtmq.spark.signature import RoutingInputs, SignatureValue, read_headers
 from holtmq.table import SHORT_STRING_BYTES, FieldValue
-from holtmq.topology import Binding, Topology
+from holtmq.topology import Binding, Registry, Topology
 
 Unroutable: TypeAlias = Literal["keep", "drop", "only"]
 UNROUTABLE: tuple[Unroutable, ...] = ("keep", "drop", "only")
@@ -53,7 +53,9 @@ class PackedTopology(NamedTuple):
 
     @classmethod
     def of(cls, topology: Topology, vhost: str) -> PackedTopology:
-        """Pack a topology. Runs on the driver."""
+        """Pack a topology. Runs on the driver, which resolves the policies: executors cannot match regular expressions."""
+        if topology.policies:
+            topology = Registry.of(topology, vhost).resolve_policies(topology)
         with nothing_collected():
             packed = zlib.compress(pickle.dumps(topology), 1)
         return cls(packed, blake2b(packed, digest_size=16).digest(), vhost)

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import json
-import re
 from collections.abc import Callable, Iterable, Mapping
 from datetime import datetime
 from functools import partial
 from typing import Any, TypeAlias, TypeVar
 
 from holtmq.errors import DefinitionsError, InvalidValueError
+from holtmq.regular_expression import RegularExpression
 from holtmq.table import Table, describe, to_plain
 from holtmq.table_json import table_from_json, table_to_json
 from holtmq.topology.criteria import require_x_match
@@ -247,10 +247,7 @@ def _write_binding(binding: Binding) -> dict[str, Any]:
 
 def _read_policy(fields: Fields, vhost: str) -> Policy:
     pattern, target = fields.text("pattern"), fields.text("apply-to", "all")
-    try:
-        re.compile(pattern)
-    except (re.error, OverflowError, RecursionError) as error:
-        raise DefinitionsError(f"{fields.path}.pattern", f"expected a regular expression, got {pattern!r}: {error}") from error
+    require_expression(pattern, f"{fields.path}.pattern")
     if target not in POLICY_TARGETS:
         raise DefinitionsError(f"{fields.path}.apply-to", f"expected one of {', '.join(POLICY_TARGETS)}, got {target!r}")
     return Policy(
@@ -262,6 +259,15 @@ def _read_policy(fields: Fields, vhost: str) -> Policy:
         vhost=fields.text("vhost", vhost),
         extra=fields.rest(),
     )
+
+
+def require_expression(text: str, path: str) -> str:
+    """Return a regular expression, or raise if it is not valid."""
+    try:
+        RegularExpression(text)
+    except InvalidValueError as error:
+        raise DefinitionsError(path, str(error)) from error
+    return text
 
 
 def _write_policy(policy: Policy) -> dict[str, Any]:

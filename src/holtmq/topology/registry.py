@@ -6,9 +6,8 @@ removes (the bindings of a queue, auto-delete exchanges without bindings) and re
 
 from __future__ import annotations
 
-import re
 from collections.abc import Collection, Iterable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import TypeVar
 
 from holtmq.errors import (
@@ -19,7 +18,8 @@ from holtmq.errors import (
     NotFoundError,
     PreconditionFailedError,
 )
-from holtmq.table import FieldValue, canonical, describe, to_plain
+from holtmq.regular_expression import RegularExpression, stored_expression
+from holtmq.table import FieldValue, Table, canonical, describe, to_plain
 from holtmq.topology.entities import DEFAULT_EXCHANGE, Binding, DestinationType, Exchange, Policy, Queue
 from holtmq.topology.topology import Topology
 
@@ -126,10 +126,22 @@ class Registry:
         if exchange.alternate_exchange is not None:
             return exchange.alternate_exchange, None
         for pattern, policy in self._exchange_policies:
-            if pattern.search(exchange.name):
+            if pattern.matches(exchange.name):
                 name = policy.definition.get("alternate-exchange")
                 return (name, policy) if isinstance(name, str) else (None, None)
         return None, None
+
+    def resolve_policies(self, topology: Topology) -> Topology:
+        """Return a topology with the same routes in this vhost, and without policies: arguments replace them."""
+        here = [self._with_alternate(exchange) for exchange in self.exchanges.values()]
+        elsewhere = [exchange for exchange in topology.exchanges if exchange.vhost != self.vhost]
+        return replace(topology, exchanges=(*here, *elsewhere), policies=())
+
+    def _with_alternate(self, exchange: Exchange) -> Exchange:
+        alternate, policy = self.alternate_exchange(exchange)
+        if policy is None:
+            return exchange
+        return replace(exchange, arguments=Table.of({**exchange.arguments, "alternate-exchange": alternate}))
 
     def set_policies(self, policies: Iterable[Policy]) -> None:
         """Replace all policies."""
@@ -139,7 +151,7 @@ class Registry:
 
     def queue_policy(self, queue: str) -> Policy | None:
         """Return the policy that applies to a queue with this name, or None."""
-        return next((policy for pattern, policy in self._queue_policies if pattern.search(queue)), None)
+        return next((policy for pattern, policy in self._queue_policies if pattern.matches(queue)), None)
 
     def declare_exchange(self, exchange: Exchange) -> bool:
         """Add an exchange; return False if an equal one exists."""
@@ -301,9 +313,11 @@ def _require_equal_arguments(
             )
 
 
-def _by_priority(policies: Iterable[Policy], targets: Collection[str]) -> list[tuple[re.Pattern[str], Policy]]:
+def _by_priority(policies: Iterable[Policy], targets: Collection[str]) -> list[tuple[RegularExpression, Policy]]:
     applicable = [policy for policy in policies if policy.apply_to in targets]
-    return [(re.compile(p.pattern), p) for p in sorted(applicable, key=lambda p: (-p.priority, p.name))]
+    ordered = sorted(applicable, key=lambda policy: (-policy.priority, policy.name))
+    compiled = ((stored_expression(each.pattern, f"policy {each.name!r} in vhost {each.vhost!r}"), each) for each in ordered)
+    return [(expression, policy) for expression, policy in compiled if expression is not None]
 
 
 def _discard(index: dict[K, dict[Binding, Binding]], key: K, binding: Binding) -> None:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from typing import Any
 
-from holtmq.broker.definitions_import import require_pattern
 from holtmq.errors import DefinitionsError, NotFoundError
 from holtmq.management.access import Need
 from holtmq.management.operations import NO_CONTENT, Call, Outcome, api, created
@@ -12,7 +11,7 @@ from holtmq.management.views import policy_view
 from holtmq.queueing.rules import OVERFLOWS, POLICY_NUMBERS
 from holtmq.table import Table, describe, require_short_string
 from holtmq.topology import Policy
-from holtmq.topology.definitions_file import POLICY_TARGETS
+from holtmq.topology.definitions_file import POLICY_TARGETS, require_expression
 
 TEXTS = ("dead-letter-exchange", "dead-letter-routing-key", "overflow", "alternate-exchange")
 CLUSTER_SETTINGS = (
@@ -60,7 +59,7 @@ def set_policy(call: Call) -> Outcome:
     """Create or update a policy."""
     vhost, fields, name = call.vhost, call.fields(), call.path["name"]
     require_short_string(name, "a policy's name")
-    pattern = require_pattern(fields.text("pattern"), "body.pattern")
+    pattern = require_expression(fields.text("pattern"), "body.pattern")
     target, priority = fields.text("apply-to", "all"), fields.integer("priority", 0)
     if "definition" not in call.mapping():
         raise DefinitionsError("body.definition", "expected an object with the settings of the policy, got nothing")

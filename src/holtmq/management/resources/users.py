@@ -6,11 +6,12 @@ from typing import Any
 
 from holtmq.accounts import HASHES, Permission, TopicPermission, User
 from holtmq.broker.definitions_export import permission_to_json, user_to_json
-from holtmq.broker.definitions_import import password_hash, require_pattern, tags_of
+from holtmq.broker.definitions_import import password_hash, tags_of
 from holtmq.errors import DefinitionsError, NotFoundError
 from holtmq.management.access import Need
 from holtmq.management.operations import NO_CONTENT, Call, Outcome, api, created
 from holtmq.table import describe
+from holtmq.topology.definitions_file import require_expression
 
 USER = {
     "type": "object",
@@ -127,7 +128,7 @@ def permission(call: Call) -> dict[str, Any]:
 def set_permission(call: Call) -> Outcome:
     """Set the permissions of a user in a vhost: regular expressions for the names that it can configure, write and read."""
     fields, key = call.fields(), (call.path["user"], call.path["vhost"])
-    patterns = [require_pattern(fields.text(name), f"body.{name}") for name in ("configure", "write", "read")]
+    patterns = [require_expression(fields.text(name), f"body.{name}") for name in ("configure", "write", "read")]
     _require_both(call)
     is_new = key not in call.node.broker.authorization.permissions
     call.node.begin_turn()
@@ -160,7 +161,7 @@ def topic_permissions_in_vhost_of_user(call: Call) -> list[dict[str, Any]]:
 def set_topic_permission(call: Call) -> Outcome:
     """Set the topic permissions of a user for an exchange: regular expressions for the routing keys that it can use."""
     fields, key = call.fields(), (call.path["user"], call.path["vhost"], call.fields().text("exchange"))
-    patterns = [require_pattern(fields.text(name), f"body.{name}") for name in ("write", "read")]
+    patterns = [require_expression(fields.text(name), f"body.{name}") for name in ("write", "read")]
     _require_both(call)
     is_new = key not in call.node.broker.authorization.topic_permissions
     call.node.begin_turn()
