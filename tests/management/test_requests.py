@@ -128,7 +128,7 @@ def test_over_tls(tmp_path: Path) -> None:
         ("POST", "/api/definitions", {}, {"origin": "http://["}, 403),
         ("GET", f"/reports/{'9' * 5000}-x/a", None, {}, 401),
         ("GET", "/api/queues?page=1&use_regex=true&name=a{99999999999999999999}", None, {}, 200),
-        ("PUT", "/api/policies/%2F/p", {"pattern": "(" * 3000 + ")" * 3000, "definition": {"max-length": 1}}, {}, 400),
+        ("PUT", "/api/policies/%2F/p", {"pattern": "(" * 3000 + ")" * 3000, "definition": {"max-length": 1}}, {}, 201),
         ("POST", "/api/exchanges/%2F/amq.direct/publish", {"routing_key": "k" * 300, "payload": ""}, {}, 400),
         (
             "POST",

@@ -83,10 +83,11 @@ class Handler:
     def update_secret(self, secret: bytes) -> None: ...
     def close_channel(self, channel: ServerChannel) -> None: ...
 
-    def log_in(self, mechanism: str, response: bytes, client_properties: Mapping[str, FieldValue]) -> None:
+    def log_in(self, mechanism: str, response: bytes, client_properties: Mapping[str, FieldValue]) -> bool:
         self._login = (mechanism, response)
         if isinstance(self.refusal, LoginRefusedError):
             raise self.refusal
+        return True
 
     def tuned(self, heartbeat_s: int) -> None:
         self.heartbeat_s = heartbeat_s

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 import ssl
 from collections.abc import Iterator
@@ -15,11 +16,13 @@ from holtmq.accounts import User
 from holtmq.config import Config
 from holtmq.errors import LoginRefusedError
 from holtmq.server.login import Login
+from holtmq.server.passwords import Passwords
 from holtmq.server.run import running
 from holtmq.testing import TestBroker
 from holtmq.wire import methods as wire
 from tests.amqp_client import Amqp, Channel, ClosedError
 from tests.broker.conftest import Bench
+from tests.deadline import PATIENCE_S
 
 DEFINITIONS = {
     "vhosts": [{"name": "/"}, {"name": "shop"}],
@@ -68,7 +71,7 @@ def refused(action: object, *arguments: object) -> int:
 
 def test_a_user_needs_a_permission_in_the_vhost(broker: TestBroker) -> None:
     assert refused(lambda: Amqp(broker.port, user="clerk", password="secret", vhost="/")) == 530
-    assert refused(lambda: Amqp(broker.port, user="guest", vhost="shop")) == 530
+    assert refused(lambda: Amqp(broker.port, user="clerk", password="secret", vhost="nowhere")) == 530
 
 
 def test_a_user_without_a_password_hash_cannot_log_in(broker: TestBroker) -> None:
@@ -112,11 +115,12 @@ def test_a_policy_applies_to_queues_by_pattern(broker: TestBroker, clerk: Channe
 
 
 def test_a_password_is_stored_as_a_salted_hash() -> None:
-    user = User.with_password("a", "secret")
+    user = User("a").with_password("secret")
     assert "secret" not in user.password_hash
     assert user.has_password("secret")
     assert not user.has_password("Secret")
-    assert User.with_password("a", "secret").password_hash != user.password_hash
+    assert User("b").with_password("secret").password_hash != user.password_hash
+    assert user.with_password("secret") is user
 
 
 def test_a_password_hash_of_rabbitmq_is_accepted() -> None:
@@ -183,10 +187,13 @@ def test_mutual_tls_and_login_by_certificate(certificates: dict[str, str], autho
     ],
 )
 def test_guest_logs_in_from_this_machine_only(peer: str, settings: dict[str, bool], is_refused: bool) -> None:  # noqa: FBT001
+    accounts = Bench().broker.authorization
+    passwords = Passwords(lambda: accounts.users, timeout_s=PATIENCE_S)
     allowed = {"guest_from_anywhere": False, **settings}
-    login = Login(Bench().broker.authorization, host=peer, certified_name=None, **allowed)
+    login = Login(accounts, passwords, host=peer, certified_name=None, **allowed)
     if is_refused:
         with pytest.raises(LoginRefusedError, match="guest"):
-            login.log_in("PLAIN", b"\0guest\0guest")
+            asyncio.run(login.log_in("PLAIN", b"\0guest\0guest"))
     else:
-        assert login.log_in("PLAIN", b"\0guest\0guest").name == "guest"
+        assert asyncio.run(login.log_in("PLAIN", b"\0guest\0guest")).name == "guest"
+    passwords.close()

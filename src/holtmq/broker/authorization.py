@@ -1,4 +1,4 @@
-"""Authentication and permissions: the users of a broker and what each may do in a vhost, as regular expressions."""
+"""The users of a broker, and what each may do in a vhost, as regular expressions."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from ipaddress import ip_address
 from typing import Literal
 
 from holtmq.accounts import Access, Permission, TopicPermission, User
-from holtmq.errors import AccessRefusedError, LoginRefusedError, NotFoundError
+from holtmq.errors import AccessRefusedError, NotFoundError
 from holtmq.regular_expression import escape, stored_expression
 
 GUEST = "guest"
@@ -21,13 +21,6 @@ class Authorization:
         self.users: dict[str, User] = {}
         self.permissions: dict[tuple[str, str], Permission] = {}
         self.topic_permissions: dict[tuple[str, str, str], TopicPermission] = {}
-
-    def authenticate(self, name: str, password: str) -> User:
-        """Return the user. Raise LoginRefusedError if the name is unknown or the password is wrong."""
-        user = self.users.get(name)
-        if user is None or not user.has_password(password):
-            raise LoginRefusedError("Login was refused: unknown user or wrong password")
-        return user
 
     def user(self, name: str) -> User:
         try:
@@ -64,10 +57,14 @@ class Authorization:
         """Whether the user has any permissions in the vhost."""
         return (user, vhost) in self.permissions
 
+    def permits(self, user: str, vhost: str, access: Access, name: str) -> bool:
+        """Whether the user has this access to an exchange or queue."""
+        permission = self.permissions.get((user, vhost))
+        return permission is not None and fits(getattr(permission, access), name or "amq.default")
+
     def require(self, user: str, vhost: str, access: Access, kind: str, name: str) -> None:
         """Raise AccessRefusedError unless the user has this access to an exchange or queue."""
-        permission = self.permissions.get((user, vhost))
-        if permission is None or not fits(getattr(permission, access), name or "amq.default"):
+        if not self.permits(user, vhost, access, name):
             shown = f"{kind} {name!r}" if name else "the default exchange"
             raise AccessRefusedError(f"{access} access to {shown} in vhost {vhost!r} refused for user {user!r}")
 

@@ -5,32 +5,43 @@ An import adds and never removes, and can be repeated. A file that contradicts t
 
 from __future__ import annotations
 
-import base64
 import json
 from collections.abc import Collection, Iterable, Mapping
-from typing import Any
+from typing import Any, TypeAlias
 
-from holtmq.accounts import DEFAULT_HASHING, HASHES, SALT_BYTES, Permission, TopicPermission, User
+from holtmq.accounts import Permission, TopicPermission, User
 from holtmq.broker.broker import Broker
+from holtmq.broker.definition_entries import (
+    hash_passwords,
+    read_parameter,
+    read_permission,
+    read_topic_permission,
+    read_user,
+    read_vhost_metadata,
+    require_name,
+    require_policy,
+)
 from holtmq.broker.vhost import VirtualHost
 from holtmq.errors import DefinitionsError, HoltmqError, InvalidValueError
 from holtmq.queueing.rules import QueueRules
 from holtmq.routing.router import require_exchange_type
 from holtmq.store.null_journal import NullJournal
-from holtmq.table import describe
 from holtmq.topology import DEFAULT_VHOST, Parameter, Topology
-from holtmq.topology.definitions_file import require_expression
+from holtmq.topology.definitions_file import Fields
 from holtmq.topology.registry import PREDECLARED, refuse_default_exchange, refuse_reserved_name
 
 SERVER_NAMED = "amq.gen-"
-RABBITMQS_HASHING = "rabbit_password_hashing_sha256"
+Sections: TypeAlias = Mapping[str, list[Any]]
+"""The sections of a definitions file about accounts and parameters, by name."""
 
 
 def import_definitions(broker: Broker, topology: Topology) -> None:
     """Add vhosts, users, permissions, parameters, policies, exchanges, queues and bindings.
 
-    The import is rehearsed on a copy of the broker, so that an invalid file changes nothing.
+    The import is rehearsed on a copy of the broker, so that an invalid file changes nothing. Plain passwords are hashed,
+    which is slow: where that matters, call `hash_passwords` before.
     """
+    topology = hash_passwords(topology, broker.authorization.users)
     _refuse_contradictions(broker, topology)
     try:
         _import(_copy_of(broker), topology)
@@ -53,13 +64,14 @@ def _copy_of(broker: Broker) -> Broker:
 
 
 def _import(broker: Broker, topology: Topology) -> None:
-    sections: dict[str, list[dict[str, Any]]] = {name: json.loads(text) for name, text in topology.sections}
-    users = [_user(fields, f"users[{place}]") for place, fields in enumerate(sections.get("users", []))]
+    sections: Sections = {name: json.loads(text) for name, text in topology.sections}
+    users = _users(sections)
     permissions = _permissions(sections, {user.name for user in users} | set(broker.authorization.users))
     parameters = _parameters(sections)
-    metadata = {entry["name"]: _metadata(entry) for entry in sections.get("vhosts", [])}
+    metadata = _vhosts(sections)
     _add_accounts(broker, topology, metadata, users, permissions, parameters)
-    for policy in topology.policies:
+    for place, policy in enumerate(topology.policies):
+        require_policy(policy, f"policies[{place}]")
         broker.set_policy(policy)
     for exchange in topology.exchanges:
         broker.vhost(exchange.vhost).declare_exchange(exchange)
@@ -91,72 +103,40 @@ def _add_accounts(
         broker.set_parameter(parameter)
 
 
-def tags_of(tags: object, path: str) -> tuple[str, ...]:
-    """Return the tags of a user: an array or, in older files, a comma-separated string."""
-    if isinstance(tags, str):
-        return tuple(tag.strip() for tag in tags.split(",") if tag.strip())
-    if isinstance(tags, list | tuple) and all(isinstance(tag, str) and "," not in tag for tag in tags):
-        return tuple(tags)
-    raise DefinitionsError(path, f"expected an array of strings, or a comma-separated string, got {tags!r:.60}")
+def _users(sections: Sections) -> list[User]:
+    return [read_user(fields, fields.text("name"))[0] for fields in _entries(sections, "users")]
 
 
-def _user(fields: Mapping[str, Any], path: str) -> User:
-    tags = tags_of(fields.get("tags", ()), f"{path}.tags")
-    if "password" in fields:
-        return User.with_password(fields["name"], str(fields["password"]), tags)
-    return User(fields["name"], *password_hash(fields, path), tags)
-
-
-def password_hash(fields: Mapping[str, Any], path: str) -> tuple[str, str]:
-    """Return the hash of a password and its algorithm, which is RabbitMQ's SHA-256 if none is named."""
-    text = fields.get("password_hash", "")
-    if not isinstance(text, str):
-        raise DefinitionsError(f"{path}.password_hash", f"expected a string, got {describe(text)}")
-    hashing = fields.get("hashing_algorithm", RABBITMQS_HASHING if text else DEFAULT_HASHING)
-    if not isinstance(hashing, str) or hashing not in HASHES:
-        raise DefinitionsError(f"{path}.hashing_algorithm", f"expected one of {', '.join(HASHES)}, got {hashing!r}")
-    try:
-        is_hash = not text or len(base64.b64decode(text, validate=True)) > SALT_BYTES
-    except (TypeError, ValueError):
-        is_hash = False
-    if not is_hash:
-        raise DefinitionsError(f"{path}.password_hash", "expected a salt of 4 bytes and a digest, in base64")
-    return text, hashing
-
-
-def _permissions(sections: Mapping[str, list[dict[str, Any]]], users: set[str]) -> list[Permission | TopicPermission]:
+def _permissions(sections: Sections, users: set[str]) -> list[Permission | TopicPermission]:
     found: list[Permission | TopicPermission] = []
-    for section, rights in (("permissions", ("configure", "write", "read")), ("topic_permissions", ("write", "read"))):
-        for place, fields in enumerate(sections.get(section, [])):
-            path = f"{section}[{place}]"
-            if fields["user"] not in users:
-                raise DefinitionsError(f"{path}.user", f"expected a user of this file or broker, got {fields['user']!r}")
-            vhost = str(fields.get("vhost", DEFAULT_VHOST))
-            patterns = [require_expression(str(fields.get(right, "")), f"{path}.{right}") for right in rights]
-            if section == "permissions":
-                found.append(Permission(fields["user"], vhost, *patterns))
-            else:
-                found.append(TopicPermission(fields["user"], vhost, str(fields.get("exchange", "")), *patterns))
+    for section, read in (("permissions", read_permission), ("topic_permissions", read_topic_permission)):
+        for fields in _entries(sections, section):
+            user, vhost = fields.text("user"), fields.text("vhost", DEFAULT_VHOST)
+            if user not in users:
+                raise DefinitionsError(f"{fields.path}.user", f"expected a user of this file or broker, got {user!r}")
+            require_name(vhost, f"{fields.path}.vhost", "a vhost's name")
+            found.append(read(fields, user, vhost))
     return found
 
 
-def _parameters(sections: Mapping[str, list[dict[str, Any]]]) -> list[Parameter]:
+def _parameters(sections: Sections) -> list[Parameter]:
     found = []
-    for section in ("parameters", "global_parameters"):
-        for place, fields in enumerate(sections.get(section, [])):
-            if not isinstance(fields, dict) or "name" not in fields:
-                raise DefinitionsError(f"{section}[{place}]", "expected an object with a name and a value")
-            value = json.dumps(fields.get("value"))
-            if section == "global_parameters":
-                found.append(Parameter("", str(fields["name"]), value))
-            else:
-                vhost = str(fields.get("vhost", DEFAULT_VHOST))
-                found.append(Parameter(str(fields.get("component", "unknown")), str(fields["name"]), value, vhost))
+    for fields in _entries(sections, "parameters"):
+        component, vhost = fields.text("component"), fields.text("vhost", DEFAULT_VHOST)
+        require_name(component, f"{fields.path}.component", "a component's name")
+        require_name(vhost, f"{fields.path}.vhost", "a vhost's name")
+        found.append(read_parameter(fields, component, fields.text("name"), vhost))
+    found += [read_parameter(fields, "", fields.text("name"), "") for fields in _entries(sections, "global_parameters")]
     return found
 
 
-def _metadata(entry: Mapping[str, Any]) -> dict[str, Any]:
-    return {name: value for name, value in entry.items() if name in ("description", "tags", "default_queue_type", "metadata")}
+def _vhosts(sections: Sections) -> dict[str, dict[str, Any]]:
+    found = [(fields.text("name"), fields) for fields in _entries(sections, "vhosts")]
+    return {name: read_vhost_metadata(fields, name) for name, fields in found}
+
+
+def _entries(sections: Sections, section: str) -> list[Fields]:
+    return [Fields(entry, f"{section}[{place}]") for place, entry in enumerate(sections.get(section, []))]
 
 
 def _refuse_contradictions(broker: Broker, topology: Topology) -> None:

@@ -14,7 +14,8 @@ from enum import Enum
 
 from holtmq.accounts import User
 from holtmq.broker.authorization import Authorization, may_connect_from
-from holtmq.errors import HoltmqError
+from holtmq.errors import HoltmqError, LoginRefusedError
+from holtmq.management.node import PasswordCheck
 
 TAGS = ("administrator", "monitoring", "policymaker", "management")
 
@@ -72,7 +73,9 @@ class Caller:
             )
 
 
-def authenticate(header: str | None, peer: str | None, accounts: Authorization, *, guest_from_anywhere: bool) -> Caller:
+async def authenticate(
+    header: str | None, peer: str | None, accounts: Authorization, passwords: PasswordCheck, *, guest_from_anywhere: bool
+) -> Caller:
     """Return the user of a request from its Authorization header (RFC 7617)."""
     if not header:
         raise UnauthenticatedError("expected a user name and password, got no Authorization header")
@@ -83,9 +86,12 @@ def authenticate(header: str | None, peer: str | None, accounts: Authorization, 
         name, separator, password = base64.b64decode(encoded.strip(), validate=True).decode().partition(":")
     except (binascii.Error, UnicodeDecodeError) as error:
         raise UnauthenticatedError("expected user:password in UTF-8, encoded as base64") from error
-    user = accounts.users.get(name)
-    if not separator or user is None or not user.has_password(password):
-        raise UnauthenticatedError("Login failed: unknown user or wrong password")
+    if not separator:
+        raise UnauthenticatedError("expected user:password, got no colon")
+    try:
+        user = await passwords.check(name, password, peer)
+    except LoginRefusedError as error:
+        raise UnauthenticatedError(f"Login failed: {str(error).removeprefix('Login was refused: ')}") from error
     if not may_connect_from(name, peer, guest_from_anywhere=guest_from_anywhere):
         raise UnauthenticatedError("Login failed: user 'guest' can only log in from this machine")
     return Caller(user, accounts)

@@ -120,7 +120,7 @@ class App:
         except UnicodeDecodeError as error:
             return _plain_refusal(400, "bad_request", f"expected a path in UTF-8, got {path[:80]!r}: {error}")
         if found is None:
-            self._authenticate(request, Need.ANY)
+            await self._authenticate(request, Need.ANY)
             reason = f"no resource at {unquote(path)[:200]!r}: see /api/ for the list of operations"
             return _plain_refusal(404, "not_found", reason)
         by_method, values = found
@@ -131,7 +131,7 @@ class App:
         if operation is None:
             reason = f"expected one of {allowed}, got {request.method}"
             return _plain_refusal(405, "method_not_allowed", reason, {"allow": allowed})
-        caller = self._authenticate(request, operation.need)
+        caller = await self._authenticate(request, operation.need)
         call = Call(
             self._node,
             self._statistics,
@@ -153,13 +153,14 @@ class App:
             await asyncio.wait_for(self._node.written(), DISK_TIMEOUT_S)
         return answer(result)
 
-    def _authenticate(self, request: Request, need: Need) -> Caller:
+    async def _authenticate(self, request: Request, need: Need) -> Caller:
         accounts, config = self._node.broker.authorization, self._node.config
         if need is Need.NOTHING:
             return Caller(User(""), accounts)
         peer = request.client.host if request.client is not None else None
         header = request.headers.get("authorization")
-        caller = authenticate(header, peer, accounts, guest_from_anywhere=config.guest_from_anywhere)
+        passwords = self._node.passwords
+        caller = await authenticate(header, peer, accounts, passwords, guest_from_anywhere=config.guest_from_anywhere)
         caller.require(Need.ANY)
         caller.require(need)
         return caller

@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping
-from typing import Protocol
+from collections.abc import Callable, Collection, Mapping
+from typing import Protocol, TypeVar
 
+from holtmq.accounts import User
 from holtmq.broker.broker import Broker
 from holtmq.broker.session import Session
 from holtmq.config import Config
 from holtmq.errors import AmqpError
 from holtmq.table import FieldValue
+
+T = TypeVar("T")
 
 
 class WireConnection(Protocol):
@@ -50,6 +53,16 @@ class ConnectedClient(Protocol):
     def close(self, error: AmqpError) -> None: ...
 
 
+class PasswordCheck(Protocol):
+    """Checks and hashes passwords beside the event loop, because it is slow."""
+
+    async def check(self, name: str, password: str, host: str | None) -> User:
+        """Return the user. Raise LoginRefusedError if the name is unknown or the password is wrong."""
+
+    async def compute(self, slow: Callable[[], T]) -> T:
+        """Run a computation with hashes."""
+
+
 class Node(Protocol):
     """A running broker. A change starts with `begin_turn` and is durable once `written` returns."""
 
@@ -57,6 +70,8 @@ class Node(Protocol):
     broker: Broker
     started_at: float
 
+    @property
+    def passwords(self) -> PasswordCheck: ...
     @property
     def clients(self) -> Collection[ConnectedClient]: ...
     @property

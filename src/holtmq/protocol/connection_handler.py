@@ -71,7 +71,9 @@ class ConnectionHandler(Protocol):
     def has_output(self) -> None:
         """Note that output is waiting. Called once, until the output is taken."""
 
-    def log_in(self, mechanism: str, response: bytes, client_properties: Mapping[str, FieldValue]) -> None: ...
+    def log_in(self, mechanism: str, response: bytes, client_properties: Mapping[str, FieldValue]) -> bool:
+        """Return whether the client is logged in; False if the check goes on, which ends with `finish_login`."""
+
     def tuned(self, heartbeat_s: int) -> None: ...
     def enter(self, vhost: str) -> None: ...
     def open_channel(self, channel: ServerChannel) -> AckTarget:

@@ -99,7 +99,7 @@ ACK = (60, 80)
 class ConnectionState(IntEnum):
     HEADER = 0
     START_OK = 1
-    SECURE_OK = 2
+    LOGGING_IN = 2
     TUNE_OK = 3
     OPENING = 4
     OPEN = 5
@@ -465,17 +465,31 @@ class ServerConnection:
         self.can_be_cancelled = self._has_capability("consumer_cancel_notify")
         self.can_be_blocked = self._has_capability("connection.blocked")
         try:
-            self._handler.log_in(method.mechanism, method.response, method.client_properties)
+            is_done = self._handler.log_in(method.mechanism, method.response, method.client_properties)
         except LoginRefusedError as error:
-            if not self._has_capability("authentication_failure_close"):
-                self.close_reason = error
-                self.state = ConnectionState.CLOSED
-                return
-            self._fail(error, 0, 0, 0)
+            self._refuse_login(error)
+            return
+        self.state = ConnectionState.LOGGING_IN
+        if is_done:
+            self.finish_login(None)
+
+    def finish_login(self, refusal: LoginRefusedError | None) -> None:
+        """Accept or refuse a client whose login was checked. Its owner pauses the input meanwhile."""
+        if self.state != ConnectionState.LOGGING_IN:
+            return
+        if refusal is not None:
+            self._refuse_login(refusal)
             return
         self.state = ConnectionState.TUNE_OK
         limits = self.limits
         self.send(method_frame(0, ConnectionTune(limits.channels, limits.frame_size, limits.heartbeat_s)))
+
+    def _refuse_login(self, error: LoginRefusedError) -> None:
+        if self._has_capability("authentication_failure_close"):
+            self._fail(error, 0, 0, 0)
+        else:
+            self.close_reason = error
+            self.state = ConnectionState.CLOSED
 
     def _tune(self, method: ConnectionTuneOk) -> None:
         limits = self.limits

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, cast
 
 from holtmq.broker.memory import CONNECTION_BYTES, TLS_BYTES, memory_of_table
 from holtmq.broker.session import Session
-from holtmq.errors import AmqpError, ConnectionForcedError
+from holtmq.errors import AmqpError, ConnectionForcedError, LoginRefusedError
 from holtmq.protocol.server_connection import ConnectionState, ServerConnection
 from holtmq.server.handler import ClientHandler
 from holtmq.server.heartbeat import Heartbeat
@@ -69,6 +69,7 @@ class Client(asyncio.Protocol):
         peer = transport.get_extra_info("peername")
         login = Login(
             server.broker.authorization,
+            server.passwords,
             host=peer[0] if isinstance(peer, tuple) else None,
             certified_name=_certified_name(transport),
             guest_from_anywhere=server.config.guest_from_anywhere,
@@ -102,6 +103,13 @@ class Client(asyncio.Protocol):
         elif connection.is_owed_much:
             self.pause_reading(Pause.OUTPUT)
         self._pressure.count(self)
+
+    def finish_login(self, refusal: LoginRefusedError | None) -> None:
+        """Go on after the login was checked, and carry out what has arrived since. `refusal` says why it failed."""
+        self._turns.begin()
+        self.connection.finish_login(refusal)
+        self.resume_reading(Pause.LOGIN)
+        self._receive(b"")
 
     def eof_received(self) -> None:
         self._transport.close()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import logging
 from collections.abc import Mapping
 from typing import TYPE_CHECKING
@@ -10,10 +11,11 @@ from holtmq.accounts import User
 from holtmq.broker.channel import Channel
 from holtmq.broker.publication import Publication
 from holtmq.broker.session import Session
-from holtmq.errors import NotImplementedByBrokerError
+from holtmq.errors import LoginRefusedError, NotImplementedByBrokerError
 from holtmq.protocol.server_channel import ServerChannel
 from holtmq.server.dispatch import carry_out, get_message
 from holtmq.server.login import Login
+from holtmq.server.pause import Pause
 from holtmq.table import FieldValue
 from holtmq.wire.frames import BASIC
 from holtmq.wire.methods import BasicGet, BasicPublish, Method
@@ -39,6 +41,7 @@ class ClientHandler:
         self._client = client
         self._login = login
         self._user: User | None = None
+        self._login_task: asyncio.Task[None] | None = None
 
     @property
     def server_properties(self) -> Mapping[str, FieldValue]:
@@ -57,10 +60,26 @@ class ClientHandler:
     def has_output(self) -> None:
         self._server.turns.flush_later(self._client)
 
-    def log_in(self, mechanism: str, response: bytes, client_properties: Mapping[str, FieldValue]) -> None:
+    def log_in(self, mechanism: str, response: bytes, client_properties: Mapping[str, FieldValue]) -> bool:
         self.mechanism = mechanism
         self._client.logged_in(client_properties)
-        self._user = self._login.log_in(mechanism, response)
+        self._user = self._login.recall(mechanism, response)
+        if self._user is None:
+            self._client.pause_reading(Pause.LOGIN)
+            self._login_task = asyncio.get_running_loop().create_task(self._check_login(mechanism, response))
+        return self._user is not None
+
+    async def _check_login(self, mechanism: str, response: bytes) -> None:
+        refusal: LoginRefusedError | None = None
+        try:
+            self._user = await self._login.log_in(mechanism, response)
+        except LoginRefusedError as error:
+            refusal = error
+        except Exception:  # noqa: BLE001  # contained: it is reported
+            self._server.broker.internal_errors.report("checking a login", self._client.name)
+            refusal = LoginRefusedError("Login was refused: it could not be checked; see the log of the broker")
+        self._login_task = None
+        self._client.finish_login(refusal)
 
     def tuned(self, heartbeat_s: int) -> None:
         self.heartbeat_s = heartbeat_s
@@ -76,6 +95,9 @@ class ClientHandler:
         """Accept a new secret. Passwords do not expire, so there is nothing to renew."""
 
     def close_session(self) -> None:
+        if self._login_task is not None:
+            self._login_task.cancel()
+            self._login_task = None
         if self.session is not None:
             self.session.close()
             self.session = None

@@ -13,5 +13,7 @@ class Pause(Flag):
     """It publishes while publishers are blocked."""
     THROTTLED = auto()
     """It publishes faster than consumers receive."""
+    LOGIN = auto()
+    """Its login is being checked."""
     OUTPUT = auto()
     """It does not read the messages that it asked for."""

@@ -24,6 +24,7 @@ from holtmq.server.back_pressure import BackPressure
 from holtmq.server.client import Client
 from holtmq.server.commits import Commits
 from holtmq.server.housekeeping import Housekeeping
+from holtmq.server.passwords import Passwords
 from holtmq.server.startup import open_broker
 from holtmq.server.turns import Turns
 from holtmq.store.sqlite.batch_journal import SqliteJournal
@@ -65,6 +66,7 @@ class Server:
         self.clients: set[Client] = set()
         self.started_at = time.time()
         self.broker: Broker
+        self.passwords: Passwords
         self.turns: Turns
         self.pressure: BackPressure
         self._commits: Commits
@@ -81,6 +83,8 @@ class Server:
         if config.tls_port is not None:
             await self._listen(config.tls_port, tls_context(config))
         self.broker, self._journal = open_broker(config, self.address)
+        accounts = self.broker.authorization
+        self.passwords = Passwords(lambda: accounts.users, config.handshake_timeout_s)
         self.turns = Turns(self.broker, self._after_turn)
         self.pressure = BackPressure(self.broker, self._journal, self.clients)
         self._commits = Commits(self.broker, self._journal, self.turns, self.pressure)
@@ -107,6 +111,7 @@ class Server:
             await asyncio.sleep(0.01)
         self._housekeeping.stop()
         self._journal.forget_delivered()  # all sessions are closed: what was unacknowledged is back in its queue
+        self.passwords.close()
         await self._commits.finish()
         self._journal.close()
 

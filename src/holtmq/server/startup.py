@@ -7,7 +7,8 @@ import logging
 import time
 from typing import cast
 
-from holtmq.accounts import Permission, User
+from holtmq.accounts import RABBITMQ_HASHING, Permission, User, rabbitmq_hash
+from holtmq.broker.authorization import GUEST
 from holtmq.broker.broker import Broker
 from holtmq.broker.definitions_import import import_definitions
 from holtmq.broker.vhost import VirtualHost
@@ -28,17 +29,29 @@ def open_broker(config: Config, address: str) -> tuple[Broker, SqliteJournal]:
     broker = Broker(journal, strict_unbind=config.strict_unbind, memory_limit=config.memory_bytes)
     try:
         broker.begin(time.time_ns() // 1_000_000)
-        recover(broker, journal)
+        definitions = Topology() if config.definitions is None else Topology.from_definitions(config.definitions)
+        recover(broker, journal, with_guest=not has_users(definitions))
         if config.definitions is not None:
-            import_definitions(broker, Topology.from_definitions(config.definitions))
+            import_definitions(broker, definitions)
+        if not broker.authorization.users:
+            log.warning("nobody can log in: the broker has no users; start it with a definitions file that contains some")
     except BaseException:
         journal.close()
         raise
     return broker, journal
 
 
-def recover(broker: Broker, journal: SqliteJournal) -> None:
-    """Load vhosts, queues, users and permissions from the journal. A new file gets the user guest."""
+def has_users(definitions: Topology) -> bool:
+    """Whether definitions contain users, who then take the place of guest."""
+    return bool(json.loads(dict(definitions.sections).get("users", "[]")))
+
+
+def recover(broker: Broker, journal: SqliteJournal, *, with_guest: bool = True) -> None:
+    """Load vhosts, queues, users and permissions from the journal.
+
+    A file that no broker has opened before gets the user guest, if `with_guest`. Its password is known to everybody, so a
+    slow hash would not protect it.
+    """
     recovered = journal.recover()
     broker.last_id = max(broker.last_id, recovered.last_id)
     metadata = {entry.pop("name"): entry for entry in json.loads(dict(recovered.topology.sections).get("vhosts", "[]"))}
@@ -55,6 +68,9 @@ def recover(broker: Broker, journal: SqliteJournal) -> None:
     broker.authorization.users.update((user.name, user) for user in users)
     for permission in permissions:
         broker.authorization.set_permission(permission)
-    if not users:
-        broker.set_user(User.with_password("guest", "guest", ("administrator",)))
-        broker.set_permission(Permission("guest", DEFAULT_VHOST))
+    if journal.is_known_to_brokers():
+        return
+    if with_guest and not users:
+        broker.set_user(User(GUEST, rabbitmq_hash(GUEST), RABBITMQ_HASHING, ("administrator",)))
+        broker.set_permission(Permission(GUEST, DEFAULT_VHOST))
+    journal.mark_known()

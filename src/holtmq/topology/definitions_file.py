@@ -118,6 +118,14 @@ class Fields:
         self._fields: Mapping[str, object] = value
         self._taken: set[str] = set()
 
+    def has(self, name: str) -> bool:
+        """Return whether the entry has a field."""
+        return name in self._fields
+
+    def value(self, name: str, default: object = None) -> object:
+        """Return a field of any type."""
+        return self._take(name, default)
+
     def text(self, name: str, default: str | None = None) -> str:
         """Return a string field."""
         value = self._take(name, default)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
+from holtmq.broker.definition_entries import hash_passwords
 from holtmq.broker.definitions_export import export_definitions
 from holtmq.broker.definitions_import import import_definitions
 from holtmq.compatibility import RABBITMQ_VERSION
@@ -28,18 +29,21 @@ def definitions_of_vhost(call: Call) -> dict[str, Any]:
 
 
 @api.add("POST", "/api/definitions", need=ADMIN, body=OBJECT)
-def add_definitions(call: Call) -> Outcome:
+async def add_definitions(call: Call) -> Outcome:
     """Import definitions. Nothing is deleted; a document with an error or a conflict changes nothing."""
-    topology = Topology.from_definitions(call.mapping())
-    call.node.begin_turn()
-    import_definitions(call.node.broker, topology)
+    await _import(call, Topology.from_definitions(call.mapping()))
     return NO_CONTENT
 
 
 @api.add("POST", "/api/definitions/{vhost}", need=ADMIN, body=OBJECT)
-def add_definitions_to_vhost(call: Call) -> Outcome:
+async def add_definitions_to_vhost(call: Call) -> Outcome:
     """Import definitions into a vhost."""
-    topology = Topology.from_definitions(call.mapping(), vhost=call.vhost.name)
+    await _import(call, Topology.from_definitions(call.mapping(), vhost=call.vhost.name))
+    return NO_CONTENT
+
+
+async def _import(call: Call, topology: Topology) -> None:
+    users = dict(call.node.broker.authorization.users)
+    topology = await call.node.passwords.compute(lambda: hash_passwords(topology, users))
     call.node.begin_turn()
     import_definitions(call.node.broker, topology)
-    return NO_CONTENT

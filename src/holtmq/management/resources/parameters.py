@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import json
 from typing import Any
 
+from holtmq.broker.definition_entries import read_parameter
 from holtmq.broker.definitions_export import parameter_to_json
-from holtmq.errors import DefinitionsError, NotFoundError
+from holtmq.errors import NotFoundError
 from holtmq.management.access import Need
 from holtmq.management.operations import NO_CONTENT, Call, Outcome, api, created
-from holtmq.table import require_short_string
 from holtmq.topology import Parameter
 
 VALUE = {"type": "object", "required": ["value"]}
@@ -89,12 +88,7 @@ def delete_global_parameter(call: Call) -> Outcome:
 
 
 def _set(call: Call, component: str, vhost: str) -> Outcome:
-    document, name = call.mapping(), call.path["name"]
-    if "value" not in document:
-        raise DefinitionsError("body.value", "expected the value of the parameter, got nothing")
-    for text, what in ((component, "a component's name"), (name, "a parameter's name")):
-        require_short_string(text, what)
-    found = Parameter(component, name, json.dumps(document["value"]), vhost)
+    found = read_parameter(call.fields(), component, call.path["name"], vhost)
     is_new = found.identity not in call.node.broker.parameters
     call.node.begin_turn()
     call.node.broker.set_parameter(found)

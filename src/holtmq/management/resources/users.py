@@ -2,16 +2,16 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
-from holtmq.accounts import HASHES, Permission, TopicPermission, User
+from holtmq.accounts import HASHINGS, Permission, TopicPermission, User
+from holtmq.broker.definition_entries import read_permission, read_topic_permission, read_user
 from holtmq.broker.definitions_export import permission_to_json, user_to_json
-from holtmq.broker.definitions_import import password_hash, tags_of
 from holtmq.errors import DefinitionsError, NotFoundError
 from holtmq.management.access import Need
 from holtmq.management.operations import NO_CONTENT, Call, Outcome, api, created
 from holtmq.table import describe
-from holtmq.topology.definitions_file import require_expression
 
 USER = {
     "type": "object",
@@ -19,7 +19,7 @@ USER = {
     "properties": {
         "password": {"type": "string"},
         "password_hash": {"type": "string"},
-        "hashing_algorithm": {"enum": list(HASHES)},
+        "hashing_algorithm": {"enum": list(HASHINGS)},
         "tags": {"anyOf": [{"type": "string"}, {"type": "array", "items": {"type": "string"}}]},
     },
 }
@@ -74,15 +74,15 @@ def user(call: Call) -> dict[str, Any]:
 
 
 @api.add("PUT", "/api/users/{user}", need=ADMIN, body=USER, answers={201: None, 204: None})
-def set_user(call: Call) -> Outcome:
+async def set_user(call: Call) -> Outcome:
     """Create or update a user. A user without a password can only log in with a certificate."""
     name, fields = call.path["user"], call.fields()
-    document = call.mapping()
-    if "tags" not in document:
+    if not fields.has("tags"):
         raise DefinitionsError("body.tags", "expected the tags of the user, got nothing: use an empty string for none")
-    tags = tags_of(document["tags"], "body.tags")
-    password = fields.text("password", "")
-    user = User.with_password(name, password, tags) if password else User(name, *password_hash(document, "body"), tags)
+    user, password = read_user(fields, name)
+    if password is not None:
+        known = replace(call.node.broker.authorization.users.get(name, user), tags=user.tags)
+        user = await call.node.passwords.compute(lambda: known.with_password(password))
     is_new = name not in call.node.broker.authorization.users
     call.node.begin_turn()
     call.node.broker.set_user(user)
@@ -128,11 +128,11 @@ def permission(call: Call) -> dict[str, Any]:
 def set_permission(call: Call) -> Outcome:
     """Set the permissions of a user in a vhost: regular expressions for the names that it can configure, write and read."""
     fields, key = call.fields(), (call.path["user"], call.path["vhost"])
-    patterns = [require_expression(fields.text(name), f"body.{name}") for name in ("configure", "write", "read")]
+    permission = read_permission(fields, *key)
     _require_both(call)
     is_new = key not in call.node.broker.authorization.permissions
     call.node.begin_turn()
-    call.node.broker.set_permission(Permission(*key, *patterns))
+    call.node.broker.set_permission(permission)
     return created(is_new=is_new)
 
 
@@ -160,12 +160,11 @@ def topic_permissions_in_vhost_of_user(call: Call) -> list[dict[str, Any]]:
 @api.add("PUT", "/api/topic-permissions/{vhost}/{user}", need=ADMIN, body=TOPIC_PERMISSION, answers={201: None, 204: None})
 def set_topic_permission(call: Call) -> Outcome:
     """Set the topic permissions of a user for an exchange: regular expressions for the routing keys that it can use."""
-    fields, key = call.fields(), (call.path["user"], call.path["vhost"], call.fields().text("exchange"))
-    patterns = [require_expression(fields.text(name), f"body.{name}") for name in ("write", "read")]
+    permission = read_topic_permission(call.fields(), call.path["user"], call.path["vhost"])
     _require_both(call)
-    is_new = key not in call.node.broker.authorization.topic_permissions
+    is_new = (permission.user, permission.vhost, permission.exchange) not in call.node.broker.authorization.topic_permissions
     call.node.begin_turn()
-    call.node.broker.set_permission(TopicPermission(*key, *patterns))
+    call.node.broker.set_permission(permission)
     return created(is_new=is_new)
 
 

@@ -5,9 +5,10 @@ from __future__ import annotations
 from typing import Any
 
 from holtmq.accounts import Permission
+from holtmq.broker.definition_entries import read_vhost_metadata
 from holtmq.broker.definitions_export import permission_to_json
 from holtmq.broker.vhost import VirtualHost
-from holtmq.errors import ConnectionForcedError, DefinitionsError, NotFoundError
+from holtmq.errors import ConnectionForcedError, NotFoundError
 from holtmq.management.access import Need
 from holtmq.management.operations import NO_CONTENT, Call, Outcome, api, created
 from holtmq.management.statistics import (
@@ -21,7 +22,6 @@ from holtmq.management.statistics import (
     with_deliver_get,
 )
 from holtmq.management.views import NODE
-from holtmq.table import describe
 
 VHOST = {
     "type": "object",
@@ -52,14 +52,8 @@ def vhost(call: Call) -> dict[str, Any]:
 @api.add("PUT", "/api/vhosts/{vhost}", need=Need.ADMINISTRATOR, body=VHOST, answers={201: None, 204: None})
 def add_vhost(call: Call) -> Outcome:
     """Create or update a vhost. Its creator gets all permissions in it."""
-    broker, name, fields = call.node.broker, call.path["vhost"], call.fields()
-    document = call.mapping()
-    fields.flag("tracing", default=False)
-    metadata: dict[str, Any] = {}
-    if "description" in document:
-        metadata["description"] = fields.text("description")
-    if "tags" in document:
-        metadata["tags"] = _tags(document["tags"])
+    broker, name = call.node.broker, call.path["vhost"]
+    metadata = read_vhost_metadata(call.fields(), name)
     is_new = name not in broker.vhosts
     call.node.begin_turn()
     broker.add_vhost(name, metadata)
@@ -123,11 +117,3 @@ def _view(call: Call, vhost: VirtualHost) -> dict[str, Any]:
         **part((*VHOST_COLUMNS[:LENGTHS], *CONNECTION_COLUMNS)),
         "message_stats": with_deliver_get(part((*IN, *OUT))),
     }
-
-
-def _tags(tags: object) -> list[str]:
-    if isinstance(tags, str):
-        return [tag.strip() for tag in tags.split(",") if tag.strip()]
-    if isinstance(tags, list) and all(isinstance(tag, str) for tag in tags):
-        return tags
-    raise DefinitionsError("body.tags", f"expected an array of strings, got {describe(tags)}")

@@ -5,6 +5,9 @@ from __future__ import annotations
 from holtmq.accounts import Permission, TopicPermission, User
 from holtmq.store.sqlite.database import SqliteDatabase
 
+BROKER = ""
+"""The name of a row in the table of users that marks a file which a broker has opened before. It is not a user."""
+
 
 class SqliteAccounts:
     def __init__(self, database: SqliteDatabase) -> None:
@@ -17,6 +20,7 @@ class SqliteAccounts:
                 for name, password_hash, hashing, tags in connection.execute(
                     "SELECT name, password_hash, hashing, tags FROM users"
                 )
+                if name != BROKER
             ]
             permissions: list[Permission | TopicPermission] = [
                 Permission(*row) for row in connection.execute("SELECT user, vhost, configure, write, read FROM permissions")
@@ -26,6 +30,14 @@ class SqliteAccounts:
                 for row in connection.execute("SELECT user, vhost, exchange, write, read FROM topic_permissions")
             ]
         return users, permissions
+
+    def is_known_to_brokers(self) -> bool:
+        """Whether a broker has opened this file before: then it has had its first users, whether or not any are left."""
+        with self._database.lock() as connection:
+            return connection.execute("SELECT 1 FROM users WHERE name = ?", (BROKER,)).fetchone() is not None
+
+    def mark_known(self) -> None:
+        self.set_user(User(BROKER))
 
     def set_user(self, user: User) -> None:
         values = (user.name, user.password_hash, user.hashing, ",".join(user.tags))

@@ -368,6 +368,14 @@ class SqliteJournal:
     def accounts(self) -> tuple[list[User], list[Permission | TopicPermission]]:
         return self._accounts.load()
 
+    def is_known_to_brokers(self) -> bool:
+        """Whether a broker has opened this file before."""
+        return self._accounts.is_known_to_brokers()
+
+    def mark_known(self) -> None:
+        """Note that a broker has opened this file."""
+        self._change(self._accounts.mark_known)
+
     def parameters(self) -> list[Parameter]:
         return self._declarations.parameters()
 
