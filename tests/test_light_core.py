@@ -49,6 +49,19 @@ print(holtmq.routing.Router(topology).explain("x", "a.b"))
     assert run_without_packages(program).endswith("\n1 queue: q\n")
 
 
+def test_a_policy_names_the_package_that_it_needs() -> None:
+    program = """
+from holtmq import HoltmqError, Topology
+from holtmq.routing import Router
+from holtmq.topology import Policy
+try:
+    Router(Topology(policies=(Policy("p", "^q", {"max-length": 1}),)))
+except HoltmqError as error:
+    print(error)
+"""
+    assert "pip install google-re2" in run_without_packages(program)
+
+
 def test_the_core_imports_no_installed_package() -> None:
     program = """
 import sys, holtmq, holtmq.routing.check, holtmq.routing.draft, holtmq.broker.broker, holtmq.client.publisher, holtmq.config

@@ -7,7 +7,7 @@ import logging
 import pytest
 
 from holtmq.broker.authorization import fits
-from holtmq.errors import InvalidValueError
+from holtmq.errors import DefinitionsError, InvalidValueError
 from holtmq.regular_expression import RegularExpression, escape, stored_expression
 from holtmq.routing import Router
 from holtmq.topology import Binding, Exchange, Policy, Queue, Registry, Topology
@@ -114,6 +114,12 @@ def test_a_stored_expression_that_is_not_supported_matches_nothing_and_is_report
     (report,) = [text for text in caplog.messages if "policy 'old'" in text]
     assert report.startswith("policy 'old' in vhost '/' matches nothing: expected a regular expression")
     assert "a backreference" in report
+
+
+def test_a_definitions_file_with_an_expression_that_is_not_supported_is_refused() -> None:
+    policy = {"name": "p", "pattern": "^(?!amq)", "definition": {"max-length": 1}}
+    with pytest.raises(DefinitionsError, match=r"policies\[0\]\.pattern: expected a regular expression.*look-ahead"):
+        Topology.from_definitions({"policies": [policy]})
 
 
 def test_policies_are_resolved_before_a_topology_travels_to_executors() -> None:

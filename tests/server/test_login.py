@@ -18,6 +18,7 @@ from holtmq.wire import methods as wire
 from holtmq.wire.frames import PROTOCOL_HEADER, method_frame
 from tests.amqp_client import Amqp, ClosedError, raw_socket
 from tests.deadline import PATIENCE_S, eventually
+from tests.management.conftest import running_node
 
 START_OK = wire.ConnectionStartOk({}, "PLAIN", b"\0guest\0guest", "en_US")
 
@@ -91,6 +92,25 @@ def test_the_handshake_timeout_holds_during_the_check(held_hashes: HeldHashes) -
         except ConnectionResetError:
             pass
         held_hashes.go_on.set()
+
+
+def test_setting_a_password_holds_up_nobody_else(held_hashes: HeldHashes) -> None:
+    user = {"name": "ann", "password": "p", "tags": "management"}
+    with running_node() as node, node.connect() as amqp:
+        channel = amqp.channel()
+        for change in (
+            lambda: node.http.put("/api/users/ann", user),
+            lambda: node.http.post("/api/definitions", {"users": [user]}),
+        ):
+            before = held_hashes.count
+            held_hashes.go_on.clear()
+            setting = threading.Thread(target=change)
+            setting.start()
+            eventually(lambda before=before: held_hashes.count > before, "a hash")  # type: ignore[misc]
+            channel.declare("q")
+            held_hashes.go_on.set()
+            setting.join()
+        assert node.http.as_user("ann:p").call("GET", "/api/whoami").status == 200
 
 
 def can_log_in(broker: TestBroker, user: str = "guest", password: str = "guest") -> bool:

@@ -28,11 +28,16 @@ class Authorization:
         except KeyError:
             raise NotFoundError(f"no user {name!r}") from None
 
-    def set_permission(self, permission: Permission | TopicPermission) -> None:
+    def set_permission(self, permission: Permission | TopicPermission) -> bool:
+        """Add or replace a permission; return False if it is there already."""
+        known: Permission | TopicPermission | None
         if isinstance(permission, Permission):
-            self.permissions[permission.user, permission.vhost] = permission
+            key = permission.user, permission.vhost
+            known, self.permissions[key] = self.permissions.get(key), permission
         else:
-            self.topic_permissions[permission.user, permission.vhost, permission.exchange] = permission
+            topic = permission.user, permission.vhost, permission.exchange
+            known, self.topic_permissions[topic] = self.topic_permissions.get(topic), permission
+        return permission != known
 
     def remove_permission(self, permission: Permission | TopicPermission) -> None:
         if isinstance(permission, Permission):

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import heapq
 import json
+from collections import defaultdict
 from collections.abc import Mapping
 from itertools import count
 from typing import Any
@@ -20,6 +21,7 @@ from holtmq.broker.containment import InternalErrors
 from holtmq.broker.memory import DEFAULT_LIMIT, MemoryBudget
 from holtmq.broker.queue import MessageQueue
 from holtmq.broker.queued_message import restore
+from holtmq.broker.revocation import enforce_rights
 from holtmq.broker.session import Session
 from holtmq.broker.traffic import Churn
 from holtmq.broker.vhost import VirtualHost
@@ -43,6 +45,8 @@ class Broker:
         self.churn = Churn()
         self.internal_errors = InternalErrors()
         self.vhosts: dict[str, VirtualHost] = {}
+        self.sessions: defaultdict[str, set[Session]] = defaultdict(set)
+        """Open sessions, by the name of their user."""
         self.parameters: dict[tuple[str, str, str], Parameter] = {}
         self.now_ms = 0
         self.last_id = 0
@@ -99,26 +103,32 @@ class Broker:
 
     def set_user(self, user: User) -> None:
         require_short_string(user.name, "a user's name")
+        known = self.authorization.users.get(user.name)
+        if user == known:
+            return
         self.authorization.users[user.name] = user
         self.journal.set_user(user)
+        if known is not None:
+            enforce_rights(self, user.name)
 
     def remove_user(self, name: str) -> None:
         self.authorization.user(name)
         self.authorization.forget_user(name)
         self.journal.remove_user(name)
-        self._rights_changed()
+        self._rights_changed(name)
 
     def set_permission(self, permission: Permission | TopicPermission) -> None:
         self.authorization.user(permission.user)
         self.vhost(permission.vhost)
-        self.authorization.set_permission(permission)
+        if not self.authorization.set_permission(permission):
+            return
         self.journal.set_permission(permission)
-        self._rights_changed()
+        self._rights_changed(permission.user)
 
     def remove_permission(self, permission: Permission | TopicPermission) -> None:
         self.authorization.remove_permission(permission)
         self.journal.remove_permission(permission)
-        self._rights_changed()
+        self._rights_changed(permission.user)
 
     def set_policy(self, policy: Policy) -> None:
         vhost = self.vhost(policy.vhost)
@@ -147,9 +157,10 @@ class Broker:
         for vhost in self.vhosts.values():
             vhost.router.forget_routes()
 
-    def _rights_changed(self) -> None:
+    def _rights_changed(self, user: str) -> None:
         for vhost in self.vhosts.values():
             vhost.generation += 1
+        enforce_rights(self, user)
 
     def open_session(self, user: User, vhost_name: str) -> Session:
         vhost = self.vhosts.get(vhost_name)

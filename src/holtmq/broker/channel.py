@@ -23,6 +23,7 @@ from holtmq.errors import (
     PreconditionFailedError,
 )
 from holtmq.queueing.terms import parse_expiration
+from holtmq.routing.router import routing_keys
 from holtmq.table import FieldValue, describe
 from holtmq.wire.content import Content, Properties, body_of, encode_properties, make_content
 from holtmq.wire.tables import join_table, split_table
@@ -134,6 +135,9 @@ class Channel:
                 f"user_id property set to {properties.user_id!r} but authenticated user was {user.name!r}"
             )
         way, origin = publication.way, publication.origin
+        if properties.adds_keys and self.vhost.is_topic(origin.exchange):
+            for key in routing_keys(origin.routing_key, properties.headers):
+                self._require_topic(origin.exchange, key)
         if properties.has_headers and (publication.reads_headers or properties.adds_keys):
             way = self.tallies.way(origin.exchange, *self.vhost.route(origin, properties.headers))
         changes: dict[str, object] = {}

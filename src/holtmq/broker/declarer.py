@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 from holtmq.broker.queue import MessageQueue
 from holtmq.errors import NotFoundError, PreconditionFailedError, ResourceLockedError
 from holtmq.table import EMPTY_TABLE, FieldValue
-from holtmq.topology import DEFAULT_EXCHANGE, Binding, DestinationType, Exchange, Queue
+from holtmq.topology import Binding, DestinationType, Exchange, Queue
 from holtmq.topology.registry import refuse_default_exchange
 
 if TYPE_CHECKING:
@@ -38,9 +38,9 @@ class Declarer:
         self._vhost.declare_exchange(exchange)
 
     def require_exchange(self, name: str) -> None:
-        """Raise if the exchange does not exist (passive declare)."""
-        if name != DEFAULT_EXCHANGE:
-            self._vhost.router.registry.exchange(name)
+        """Raise if the exchange does not exist (passive declare). As in RabbitMQ, this needs no permission."""
+        refuse_default_exchange(name)
+        self._vhost.router.registry.exchange(name)
 
     def delete_exchange(self, name: str, *, if_unused: bool) -> None:
         refuse_default_exchange(name)
@@ -65,28 +65,24 @@ class Declarer:
             self._require_access(existing)
             if existing.declared.exclusive != is_exclusive:
                 raise _locked(existing)
+        dead_letter_exchange = arguments.get("x-dead-letter-exchange")
+        if existing is None and isinstance(dead_letter_exchange, str):
+            self._session.require("read", "queue", name)
+            self._session.require("write", "exchange", dead_letter_exchange)
         declared = Queue(name, is_durable, is_auto_delete, is_exclusive, arguments, self._vhost.name)
         queue = self._vhost.declare_queue(
             declared, owner=self._session if is_exclusive else None, is_named_by_server=is_named_by_server
         )
-        if existing is None and queue.rules.dead_letter_exchange is not None:
-            self._require_dead_letter_rights(queue)
         self._last_queue = name
         return queue
 
-    def _require_dead_letter_rights(self, queue: MessageQueue) -> None:
-        exchange = queue.rules.dead_letter_exchange
-        assert exchange is not None
-        try:
-            self._session.require("read", "queue", queue.name)
-            self._session.require("write", "exchange", exchange)
-        except Exception:
-            self._vhost.delete_queue(queue)
-            raise
-
     def require_queue(self, name: str) -> MessageQueue:
-        """Return a queue, or raise if it does not exist (passive declare)."""
-        queue = self.queue(name)
+        """Return a queue, or raise if it does not exist (passive declare). As in RabbitMQ, this needs no permission.
+
+        The empty name does not mean the last queue here.
+        """
+        queue = self._vhost.queue(name)
+        self._require_access(queue)
         self._last_queue = queue.name
         queue.use()
         return queue

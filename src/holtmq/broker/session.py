@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import TYPE_CHECKING
 
 from holtmq.accounts import Access, User
 from holtmq.broker.channel import Channel
 from holtmq.broker.memory import CHANNEL_BYTES, CONSUMER_BYTES
 from holtmq.broker.ports import Outlet
+from holtmq.errors import AmqpError
 
 if TYPE_CHECKING:
     from holtmq.broker.broker import Broker
@@ -26,7 +28,12 @@ class Session:
         """Number of consumers on all channels."""
         self.uncommitted = 0
         """Bytes of the messages in open transactions."""
+        self.uses_password = False
+        """Whether the client logged in with a password, so that the session ends when that changes."""
+        self.close_connection: Callable[[AmqpError], None] | None = None
+        """Closes the client's connection for a reason, and with it the session. A session of the HTTP API has none."""
         vhost.sessions.add(self)
+        broker.sessions[user.name].add(self)
 
     def open_channel(self, number: int, outlet: Outlet) -> Channel:
         self.broker.memory.require_room_for_channel()
@@ -54,6 +61,9 @@ class Session:
             with self.broker.internal_errors.contain("deleting an exclusive queue", f"queue {queue.name!r}"):
                 self.vhost.delete_queue(queue)
         self.vhost.sessions.discard(self)
+        self.broker.sessions[self.user.name].discard(self)
+        if not self.broker.sessions[self.user.name]:
+            del self.broker.sessions[self.user.name]
 
     def require(self, access: Access, kind: str, name: str) -> None:
         self.broker.authorization.require(self.user.name, self.vhost.name, access, kind, name)

@@ -11,10 +11,10 @@ from holtmq.accounts import User
 from holtmq.broker.channel import Channel
 from holtmq.broker.publication import Publication
 from holtmq.broker.session import Session
-from holtmq.errors import LoginRefusedError, NotImplementedByBrokerError
+from holtmq.errors import LoginRefusedError, NotAllowedError, NotImplementedByBrokerError
 from holtmq.protocol.server_channel import ServerChannel
 from holtmq.server.dispatch import carry_out, get_message
-from holtmq.server.login import Login
+from holtmq.server.login import EXTERNAL, Login
 from holtmq.server.pause import Pause
 from holtmq.table import FieldValue
 from holtmq.wire.frames import BASIC
@@ -88,7 +88,12 @@ class ClientHandler:
 
     def enter(self, vhost: str) -> None:
         assert self._user is not None
-        self.session = self._server.broker.open_session(self._user, vhost)
+        uses_password, broker = self.mechanism != EXTERNAL, self._server.broker
+        user = broker.authorization.users.get(self._user.name)
+        if user is None or (uses_password and user.password_hash != self._user.password_hash):
+            raise NotAllowedError(f"user {self._user.name!r} has changed since the login: log in again")
+        self.session = broker.open_session(user, vhost)
+        self.session.uses_password, self.session.close_connection = uses_password, self._client.close
         log.info("%s: user %r entered vhost %r", self._client.name, self._user.name, vhost)
 
     def update_secret(self, secret: bytes) -> None:

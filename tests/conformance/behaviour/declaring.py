@@ -50,6 +50,19 @@ def none_declared(scene: Scene) -> object:
     return closing(lambda: channel.bind("", "amq.topic", "k"))
 
 
+@rule(SECTION, 'a passive declare of queue name "" does not mean the last queue', ("channel", 404, DECLARE))
+def passive_without_name(scene: Scene) -> object:
+    channel = scene.channel()
+    channel.declare(exclusive=True)
+    return closing(lambda: channel.declare("", passive=True))
+
+
+@rule(SECTION, "a passive declare of the default exchange", ("channel", 403, EXCHANGE_DECLARE))
+def passive_default_exchange(scene: Scene) -> object:
+    channel = scene.channel()
+    return closing(lambda: channel.declare_exchange("", passive=True))
+
+
 @rule(SECTION, "declaring a queue again with another durability", ("channel", 406, DECLARE))
 def other_durability(scene: Scene) -> object:
     channel, queue = scene.channel(), scene.queue()
