@@ -6,6 +6,7 @@ from typing import Any
 
 import pytest
 
+from holtmq.accounts import rabbitmq_hash
 from tests.management.conftest import Node
 from tests.management.http import Http, assert_answer
 
@@ -55,7 +56,7 @@ TAGGED = {"adm": "administrator", "mon": "monitoring", "pol": "policymaker", "ma
 def test_tags_and_permissions_decide(http: Http, method: str, path: str, allowed: str) -> None:
     http.put("/api/vhosts/v")
     for name, tags in TAGGED.items():
-        http.put(f"/api/users/{name}", {"password": "p", "tags": tags})
+        http.put(f"/api/users/{name}", {"password_hash": rabbitmq_hash("p"), "tags": tags})  # fast
         http.put(f"/api/permissions/%2F/{name}", {"configure": ".*", "write": ".*", "read": ".*"})
     http.put("/api/permissions/v/adm", {"configure": ".*", "write": ".*", "read": ".*"})
     body = {"pattern": "x", "definition": {"max-length": 1}, "value": 1} if method == "PUT" else None

@@ -52,7 +52,7 @@ class Office:
         self.users = {"ann": User("ann").with_password("right"), "bare": User("bare")}
         self.users["old"] = User("old", rabbitmq_hash("right"), RABBITMQ_HASHING)
         self.delays: list[float] = []
-        self.passwords = Passwords(lambda: self.users, PATIENCE_S, self._sleep)
+        self.passwords = Passwords(self.users, PATIENCE_S, self._sleep)
 
     async def _sleep(self, seconds: float) -> None:
         self.delays.append(seconds)
@@ -159,7 +159,7 @@ def test_a_login_that_is_not_checked_in_time_is_refused(hashes: Hashes) -> None:
     async def test() -> None:
         user = User("ann").with_password("right")
         hashes.go_on.clear()
-        passwords = Passwords(lambda: {"ann": user}, timeout_s=0.01)
+        passwords = Passwords({"ann": user}, timeout_s=0.01)
         with pytest.raises(LoginRefusedError, match="try again later"):
             await passwords.check("ann", "right", None)
         hashes.go_on.set()

@@ -188,7 +188,7 @@ def test_mutual_tls_and_login_by_certificate(certificates: dict[str, str], autho
 )
 def test_guest_logs_in_from_this_machine_only(peer: str, settings: dict[str, bool], is_refused: bool) -> None:  # noqa: FBT001
     accounts = Bench().broker.authorization
-    passwords = Passwords(lambda: accounts.users, timeout_s=PATIENCE_S)
+    passwords = Passwords(accounts.users, timeout_s=PATIENCE_S)
     allowed = {"guest_from_anywhere": False, **settings}
     login = Login(accounts, passwords, host=peer, certified_name=None, **allowed)
     if is_refused:

@@ -7,6 +7,7 @@ slows down further attempts from the same address.
 from __future__ import annotations
 
 import asyncio
+import logging
 import os
 import secrets
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
@@ -21,6 +22,7 @@ from holtmq.accounts import NOBODY, User
 from holtmq.errors import LoginRefusedError
 
 T = TypeVar("T")
+log = logging.getLogger(__name__)
 
 THREADS = max(1, min(4, (os.cpu_count() or 1) - 1))
 """Hashes that are computed at a time. Each takes a processor and 16 MiB."""
@@ -42,7 +44,7 @@ class Passwords:
 
     def __init__(
         self,
-        users: Callable[[], Mapping[str, User]],
+        users: Mapping[str, User],
         timeout_s: float,
         sleep: Callable[[float], Awaitable[None]] = asyncio.sleep,
     ) -> None:
@@ -56,7 +58,7 @@ class Passwords:
     def recall(self, name: str, password: str) -> User | None:
         """Return the user if this password was checked recently and the user has not changed since."""
         found = self._remembered.get(name)
-        if found is None or found.user is not self._users().get(name) or found.until < _now():
+        if found is None or found.user is not self._users.get(name) or found.until < _now():
             return None
         return found.user if secrets.compare_digest(found.digest, self._digest(password)) else None
 
@@ -67,19 +69,23 @@ class Passwords:
             return user
         try:
             async with asyncio.timeout(self._timeout_s), self._attempts.turn(host) as address:
-                return self.recall(name, password) or await self._check(name, password, address)
+                user = self.recall(name, password) or await self._check(name, password)
+                if user is None:
+                    address.failed(_now())
+                    log.warning("failed login as user %.80r from %s", name, host or "this machine")
+                    raise LoginRefusedError(REFUSED)
+                return user
         except TimeoutError as error:
             raise LoginRefusedError(
                 f"Login was refused: too many failed logins from this address, or too many logins at a time, "
                 f"to check this one within {self._timeout_s:g} s; try again later"
             ) from error
 
-    async def _check(self, name: str, password: str, address: _Address) -> User:
-        user = self._users().get(name, NOBODY)
+    async def _check(self, name: str, password: str) -> User | None:
+        user = self._users.get(name, NOBODY)
         is_right = await self.compute(lambda: user.has_password(password))
-        if not is_right or not password or user is not self._users().get(name):
-            address.failed(_now())
-            raise LoginRefusedError(REFUSED)
+        if not is_right or not password or user is not self._users.get(name):
+            return None
         self._remember(user, password)
         return user
 
@@ -91,7 +97,7 @@ class Passwords:
         self._threads.shutdown(wait=False, cancel_futures=True)
 
     def _remember(self, user: User, password: str) -> None:
-        users = self._users()
+        users = self._users
         if len(self._remembered) > len(users):
             self._remembered = {name: kept for name, kept in self._remembered.items() if kept.user is users.get(name)}
         self._remembered[user.name] = _Remembered(user, self._digest(password), _now() + REMEMBERED_S)

@@ -83,8 +83,7 @@ class Server:
         if config.tls_port is not None:
             await self._listen(config.tls_port, tls_context(config))
         self.broker, self._journal = open_broker(config, self.address)
-        accounts = self.broker.authorization
-        self.passwords = Passwords(lambda: accounts.users, config.handshake_timeout_s)
+        self.passwords = Passwords(self.broker.authorization.users, config.handshake_timeout_s)
         self.turns = Turns(self.broker, self._after_turn)
         self.pressure = BackPressure(self.broker, self._journal, self.clients)
         self._commits = Commits(self.broker, self._journal, self.turns, self.pressure)
