@@ -30,7 +30,7 @@ from holtmq.wire.frames import HEARTBEAT, frame, method_frame
 from holtmq.wire.methods import Method
 
 M = TypeVar("M", bound=Method)
-TIMEOUT_S = 10.0
+TIMEOUT_S = 30.0
 SILENCE_S = 0.25
 """Nothing more is expected when nothing has arrived for this long."""
 UNASKED = (wire.BasicDeliver, wire.BasicReturn, wire.BasicAck, wire.BasicNack, wire.BasicCancel)
