@@ -84,6 +84,20 @@ def test_a_time_beyond_the_calendar_stays_a_number() -> None:
     assert decode_table(join_table({"k": b"T" + (2**60).to_bytes(8, "big")}))[0] == {"k": 2**60}
 
 
+@pytest.mark.parametrize("text", ["123456789012.34", "-2147483649", "1E+300", "1E-256", "1E+999999999", "NaN", "-Infinity"])
+def test_a_decimal_beyond_amqp_is_sent_as_text(text: str) -> None:
+    assert decode_table(encode_table({"k": Decimal(text)}))[0] == {"k": text}
+
+
+@pytest.mark.parametrize("number", ["2147483647", "-2147483648", "1E+9", "1E-255", "0.00"])
+def test_the_largest_and_smallest_decimals_of_amqp_come_back(number: str) -> None:
+    assert decode_table(encode_table({"k": Decimal(number)}))[0] == {"k": Decimal(number)}
+
+
+def test_half_of_a_surrogate_pair_is_replaced() -> None:
+    assert decode_table(encode_table({"k": "a\ud800"}))[0] == {"k": "a?"}
+
+
 def test_tables_nested_beyond_reason_are_refused() -> None:
     nested: FieldValue = None
     for _ in range(DEEPEST + 5):

@@ -99,7 +99,7 @@ def encode_value(value: FieldValue) -> bytes:
         case int() | float() | Decimal() | datetime():
             return _encode_number(value)
         case str():
-            return b"S" + long_string(value.encode())
+            return _encode_text(value)
         case bytes():
             return b"x" + long_string(value)
         case list() | tuple():
@@ -121,7 +121,7 @@ def _encode_number(value: int | float | Decimal | datetime) -> bytes:
         case datetime():
             return b"T" + int(value.timestamp()).to_bytes(8, "big", signed=True)
         case _:
-            return b"D" + _decimal_bytes(value)
+            return _encode_decimal(value)
 
 
 def _table(data: bytes, at: int, depth: int) -> tuple[dict[str, FieldValue], int]:
@@ -210,14 +210,21 @@ def _text_or_bytes(content: bytes) -> str | bytes:
         return content
 
 
-def _decimal_bytes(value: Decimal) -> bytes:
+def _encode_text(text: str) -> bytes:
+    # The embedded library and JSON accept half of a surrogate pair, which UTF-8 cannot encode. It is replaced.
+    return b"S" + long_string(text.encode(errors="replace"))
+
+
+def _encode_decimal(value: Decimal) -> bytes:
+    """Encode a decimal, as text if it exceeds AMQP's: 32 bits and at most 255 decimal places."""
     exponent = value.as_tuple().exponent
-    assert isinstance(exponent, int)
+    if not isinstance(exponent, int) or exponent < -255 or value.adjusted() > 9:
+        return _encode_text(str(value))
     scale = max(-exponent, 0)
     unscaled = int(value.scaleb(scale))
-    if scale > 255 or not -(2**31) <= unscaled < 2**31:
-        raise TypeError(f"no AMQP decimal for {describe(value)}")
-    return bytes((scale,)) + unscaled.to_bytes(4, "big", signed=True)
+    if not -(2**31) <= unscaled < 2**31:
+        return _encode_text(str(value))
+    return b"D" + bytes((scale,)) + unscaled.to_bytes(4, "big", signed=True)
 
 
 def _cut_off(what: str, at: int) -> FrameError:
