@@ -125,7 +125,15 @@ def test_a_naive_datetime_is_utc() -> None:
 
 @pytest.mark.parametrize(
     "value",
-    [{"$bytes": 5}, {"$bytes": "no base64!"}, {"$timestamp": "soon"}, {"$decimal": "x"}, {"$table": 1}, {"$timestamp": 1e99}],
+    [
+        {"$bytes": 5},
+        {"$bytes": "no base64!"},
+        {"$timestamp": "soon"},
+        {"$decimal": "x"},
+        {"$table": 1},
+        {"$timestamp": 1e99},
+        {"$timestamp": 10**17},
+    ],
 )
 def test_a_malformed_tagged_value_is_refused_with_its_path(value: object) -> None:
     with pytest.raises(DefinitionsError) as refusal:

@@ -61,7 +61,7 @@ def from_json(value: object, path: str) -> FieldValue:
         return _TAGS[tag](content, path)
     except DefinitionsError:
         raise
-    except (TypeError, ValueError, AttributeError, OverflowError, InvalidOperation) as error:
+    except (TypeError, ValueError, AttributeError, OverflowError, OSError, InvalidOperation) as error:
         raise DefinitionsError(f"{path}.{tag}", f"expected a value of that type, got {describe(content)}") from error
 
 
