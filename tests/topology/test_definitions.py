@@ -158,6 +158,8 @@ def test_an_invalid_document_is_refused_with_the_path_of_the_bad_value(path: str
         (b"null", "got null"),
         (b"\xff\xfe\x00", "document: expected JSON"),
         (b'{"a": NaN}', "document: expected JSON, got NaN"),
+        (b'{"a": ' + b"9" * 5000 + b"}", "document: expected numbers that can be read, got one of too many digits"),
+        (rb'{"users": [{"name": "u", "password": "\ud800"}]}', r"expected text that UTF-8 can encode, got half of a pair"),
         (b'{"a":' * 100_000, "nested too deeply"),
         (b'{"queues": [{"name": "q", "arguments": ' + b'{"a":' * 400 + b"1" + b"}" * 400 + b"}]}", "nested too deeply"),
     ],

@@ -40,12 +40,21 @@ def parse(text: bytes) -> Mapping[str, Any]:
     """Return the parsed JSON; raise DefinitionsError if the text is not valid JSON."""
     try:
         document = json.loads(text, parse_constant=_refuse_constant)
+        if b"\\u" in text:
+            json.dumps(document, ensure_ascii=False).encode()
     except UnicodeDecodeError as error:
         raise DefinitionsError(ROOT, f"expected JSON in UTF-8, got byte {text[error.start]:#04x} at {error.start}") from error
     except json.JSONDecodeError as error:
         raise DefinitionsError(ROOT, f"expected JSON, got line {error.lineno} column {error.colno}: {error.msg}") from error
+    except UnicodeEncodeError as error:
+        found = error.object[error.start : error.end]
+        raise DefinitionsError(ROOT, f"expected text that UTF-8 can encode, got half of a pair: {found!r}") from error
     except RecursionError as error:
         raise DefinitionsError(ROOT, NESTED_TOO_DEEPLY) from error
+    except DefinitionsError:
+        raise
+    except ValueError as error:
+        raise DefinitionsError(ROOT, f"expected numbers that can be read, got one of too many digits: {error}") from error
     return document  # type: ignore[no-any-return]  # `read` checks its type
 
 
