@@ -101,7 +101,7 @@ def load_config(path: str | Path) -> Config:
     try:
         text = Path(path).read_text(encoding="utf-8")
         document: Mapping[str, Any] = tomllib.loads(text)
-    except (OSError, UnicodeDecodeError, tomllib.TOMLDecodeError) as error:
+    except (OSError, ValueError, RecursionError) as error:  # ValueError: not UTF-8, not TOML, or a number of too many digits
         raise InvalidValueError(f"{path} is not a valid configuration file: {error}") from error
     known = [setting.name for setting in fields(Config)]
     for name in document:

@@ -130,6 +130,8 @@ def test_stopping_closes_connections_and_loses_nothing(tmp_path: Path) -> None:
         ("no_such_setting = 1", "unknown setting 'no_such_setting'"),
         ("tls_port = 5671", "tls_certificate"),
         ("= nonsense", "is not a valid configuration file"),
+        ("amqp_port = " + "9" * 5000, "is not a valid configuration file"),
+        ("data = " + "[" * 100_000, "is not a valid configuration file"),
     ],
 )
 def test_the_error_of_an_invalid_configuration_names_the_setting(tmp_path: Path, text: str, expected: str) -> None:
