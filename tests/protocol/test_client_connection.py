@@ -297,6 +297,14 @@ def test_a_close_by_the_client_closes_both_sides() -> None:
     assert wired.server.state == ConnectionState.CLOSED
 
 
+def test_what_follows_a_close_is_ignored() -> None:
+    client = Wire().client
+    close = wire.ConnectionClose(320, "CONNECTION_FORCED", 0, 0)
+    client.receive(method_frame(0, close) + b"not a frame")
+    client.receive(b"not a frame either")
+    assert client.take_events() == [ReceivedMethod(0, close)]
+
+
 def test_blocking_is_an_event() -> None:
     wired = Wire()
     wired.server.block("low on disk")

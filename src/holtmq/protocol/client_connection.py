@@ -191,7 +191,9 @@ class ClientConnection:
         return rest
 
     def receive(self, data: bytes) -> None:
-        """Turn all complete frames into events and keep the rest until more data arrives."""
+        """Turn all complete frames into events and keep the rest until more data arrives. Ignore what follows a close."""
+        if self.state >= ClientState.CLOSED:
+            return
         if self._rest:
             data = self._rest + data
         if self.state == ClientState.START and data.startswith(b"A"):
@@ -212,6 +214,8 @@ class ClientConnection:
                 continue
             self._receive_frame(kind, channel, data[start : after - 1])
             at, largest = after, self._largest
+            if self.state == ClientState.CLOSED:
+                return
         self._rest = data[at:]
 
     def _receive_frame(self, kind: int, channel: int, payload: bytes) -> None:
