@@ -138,6 +138,14 @@ def test_over_tls(tmp_path: Path) -> None:
             400,
         ),
         ("DELETE", "/api/topic-permissions/%2F/guest/", None, {}, 404),
+        ("GET", "/api/whoami", None, {"authorization": "Basic é"}, 401),
+        (
+            "POST",
+            "/api/exchanges/%2F/amq.direct/publish",
+            {"routing_key": "", "payload": "", "properties": {"headers": {"price": {"$decimal": "123456789012.34"}}}},
+            {},
+            200,
+        ),
     ],
 )
 def test_unusual_requests_get_an_answer(

@@ -8,7 +8,6 @@ cannot use the HTTP API.
 from __future__ import annotations
 
 import base64
-import binascii
 from dataclasses import dataclass
 from enum import Enum
 
@@ -84,7 +83,7 @@ async def authenticate(
         raise UnauthenticatedError(f"expected Basic authentication, got {scheme[:20]!r}")
     try:
         name, separator, password = base64.b64decode(encoded.strip(), validate=True).decode().partition(":")
-    except (binascii.Error, UnicodeDecodeError) as error:
+    except ValueError as error:  # not base64, not UTF-8, or not even ASCII
         raise UnauthenticatedError("expected user:password in UTF-8, encoded as base64") from error
     if not separator:
         raise UnauthenticatedError("expected user:password, got no colon")
