@@ -191,8 +191,7 @@ class Channel:
         tag = tag or f"amq.ctag-{secrets.token_urlsafe(16)}"
         if queue_name == REPLY_QUEUE:
             return self._consume_replies(tag, is_auto_ack=is_auto_ack)
-        queue = self.declarer.queue(queue_name)
-        self.session.require("read", "queue", queue.name)
+        queue = self.declarer.readable_queue(queue_name)
         priority = arguments.get("x-priority", 0)
         if not isinstance(priority, int) or isinstance(priority, bool):
             raise PreconditionFailedError(
@@ -270,8 +269,7 @@ class Channel:
         self._next_tag += 1
 
     def get(self, queue_name: str, *, is_auto_ack: bool) -> Fetched | None:
-        queue = self.declarer.queue(queue_name)
-        self.session.require("read", "queue", queue.name)
+        queue = self.declarer.readable_queue(queue_name)
         queue.use()
         messages = queue.take(1)
         self.vhost.wake(queue)
@@ -299,8 +297,7 @@ class Channel:
 
     def move(self, source_name: str, target_name: str, limit: int) -> int:
         """Move messages between queues, after a check of the user's permissions. Return their number."""
-        source, target = self.declarer.queue(source_name), self.declarer.queue(target_name)
-        self.session.require("read", "queue", source.name)
+        source, target = self.declarer.readable_queue(source_name), self.declarer.queue(target_name)
         self.session.require("write", "queue", target.name)
         return self.vhost.move(source, target, limit)
 

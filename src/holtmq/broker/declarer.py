@@ -29,6 +29,12 @@ class Declarer:
         self._require_access(queue)
         return queue
 
+    def readable_queue(self, name: str) -> MessageQueue:
+        """Return a queue that the user may read. A user who may not does not learn whether it exists."""
+        name = self._name(name)
+        self._session.require("read", "queue", name)
+        return self.queue(name)
+
     def declare_exchange(self, exchange: Exchange) -> None:
         self._session.require("configure", "exchange", exchange.name)
         alternate = exchange.alternate_exchange
@@ -103,9 +109,7 @@ class Declarer:
         return self._vhost.delete_queue(queue)
 
     def purge_queue(self, name: str) -> int:
-        queue = self.queue(name)
-        self._session.require("read", "queue", queue.name)
-        return queue.purge()
+        return self.readable_queue(name).purge()
 
     def bind_queue(
         self,
@@ -139,10 +143,11 @@ class Declarer:
         name = self._name(queue)
         if not queue and not routing_key:
             routing_key = name
+        binding = self._binding("queue", name, exchange, routing_key, arguments)
         existing = self._vhost.queues.get(name)
         if existing is not None:
             self._require_access(existing)
-        return self._binding("queue", name, exchange, routing_key, arguments)
+        return binding
 
     def _binding(
         self, kind: DestinationType, destination: str, source: str, routing_key: str, arguments: Mapping[str, FieldValue]
