@@ -57,15 +57,15 @@ class Caller:
             )
 
     def may_enter(self, vhost: str) -> bool:
-        """Return whether the user has permissions in a vhost."""
-        return self.accounts.may_enter(self.user.name, vhost)
+        """Return whether the user has permissions in a vhost, or is an administrator."""
+        return self.has(Need.ADMINISTRATOR) or self.accounts.may_enter(self.user.name, vhost)
 
     def sees_all_vhosts(self) -> bool:
         """Return whether the user sees every vhost, with or without permissions in it."""
         return self.has(Need.MONITORING)
 
     def require_vhost(self, vhost: str) -> None:
-        """Raise UnauthorisedError unless the user has permissions in a vhost."""
+        """Raise UnauthorisedError unless the user may enter a vhost."""
         if not self.may_enter(vhost):
             raise UnauthorisedError(
                 f"access to vhost {vhost!r} refused for user {self.user.name!r}: it has no permissions there"

@@ -105,7 +105,7 @@ class Call:
 
     @property
     def vhost(self) -> VirtualHost:
-        """The vhost named in the path. The caller must have permissions in it."""
+        """The vhost named in the path. The caller must be allowed to enter it."""
         vhost = self.node.broker.vhosts.get(self.path["vhost"])
         if vhost is None:
             raise NotFoundError(f"no vhost {self.path['vhost']!r}")
@@ -114,7 +114,7 @@ class Call:
 
     @property
     def vhosts(self) -> list[VirtualHost]:
-        """The vhost named in the path, or all vhosts that the caller has permissions in."""
+        """The vhost named in the path, or all vhosts that the caller may enter."""
         if "vhost" in self.path:
             return [self.vhost]
         return [vhost for name, vhost in sorted(self.node.broker.vhosts.items()) if self.caller.may_enter(name)]

@@ -39,7 +39,7 @@ def channel(call: Call) -> dict[str, Any]:
 
 @api.collection("/api/consumers")
 def consumers(call: Call) -> Any:
-    """List the consumers in all vhosts that the user can access."""
+    """List the consumers of all connections that the user can see."""
     return _consumers(call)
 
 
@@ -51,8 +51,9 @@ def consumers_of_vhost(call: Call) -> Any:
 
 def _consumers(call: Call) -> Any:
     listing = call.listing
-    owners = {client.session: client for client in call.node.clients if client.session is not None}
-    found = [consumer for vhost in call.vhosts for channel in vhost.channels for consumer in channel.consumers.values()]
+    owners = {client.session: client for client in call.clients() if client.session is not None}
+    channels = [channel for vhost in call.vhosts for channel in vhost.channels if channel.session in owners]
+    found = [consumer for channel in channels for consumer in channel.consumers.values()]
     views = [consumer_view(consumer, owners) for consumer in found if listing.matches(consumer.queue.name)]
     return listing.apply(sorted(views, key=lambda view: (view["queue"]["name"], view["consumer_tag"])), len(found))
 

@@ -11,6 +11,7 @@ from holtmq.broker.channel import Channel, Fetched
 from holtmq.broker.queue import MessageQueue
 from holtmq.broker.vhost import VirtualHost
 from holtmq.errors import DefinitionsError, FrameError, NotFoundError
+from holtmq.management.access import Need
 from holtmq.management.operations import CHARTS, LIST, LISTING, NO_CONTENT, OBJECT, Call, Outcome, api, created
 from holtmq.management.resources.bindings import LISTED_BINDINGS
 from holtmq.management.statistics import LENGTHS, Statistics
@@ -179,6 +180,7 @@ def purge_queue(call: Call) -> Outcome:
 @api.add(
     "POST",
     "/api/queues/{vhost}/{name}/actions",
+    need=Need.ADMINISTRATOR,
     body={"type": "object", "required": ["action"], "properties": {"action": {"enum": ["sync", "cancel_sync"]}}},
 )
 def act_on_queue(call: Call) -> Outcome:
