@@ -6,7 +6,7 @@ import os
 import socket
 import subprocess
 import tempfile
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -49,12 +49,15 @@ class RabbitMQ:
 
 
 @contextmanager
-def running_rabbitmq(*plugins: str) -> Iterator[RabbitMQ]:
-    """Start a node with these plugins, and stop it at the end. Raise MissingPeerError if RabbitMQ is not installed."""
+def running_rabbitmq(*plugins: str, settings: Sequence[str] = ()) -> Iterator[RabbitMQ]:
+    """Start a node with these plugins and further lines of rabbitmq.conf, and stop it at the end.
+
+    Raise MissingPeerError if RabbitMQ is not installed.
+    """
     server = RABBITMQ.program()
     with tempfile.TemporaryDirectory(prefix="holtmq-rabbitmq-", ignore_cleanup_errors=True) as folder:
         epmd_port, dist_port, amqp_port, http_port = _free_ports(4)
-        _configure(Path(folder), amqp_port, http_port, plugins)
+        _configure(Path(folder), amqp_port, http_port, plugins, settings)
         environment = _environment(Path(folder), epmd_port, dist_port, amqp_port)
         # The node would start an epmd of its own that outlives it; this one is ours to stop.
         epmd = subprocess.Popen(["epmd", "-port", str(epmd_port), "-address", "127.0.0.1"], env=environment)
@@ -70,8 +73,8 @@ def running_rabbitmq(*plugins: str) -> Iterator[RabbitMQ]:
             _stop(epmd)
 
 
-def _configure(folder: Path, amqp_port: int, http_port: int, plugins: tuple[str, ...]) -> None:
-    settings = [f"listeners.tcp.1 = 127.0.0.1:{amqp_port}", "log.console = false", "log.file.level = warning"]
+def _configure(folder: Path, amqp_port: int, http_port: int, plugins: tuple[str, ...], more: Sequence[str]) -> None:
+    settings = [*more, f"listeners.tcp.1 = 127.0.0.1:{amqp_port}", "log.console = false", "log.file.level = warning"]
     if "rabbitmq_management" in plugins:
         settings += [f"management.tcp.port = {http_port}", "management.tcp.ip = 127.0.0.1"]
     (folder / "rabbitmq.conf").write_text("\n".join(settings) + "\n")
