@@ -4,7 +4,7 @@ VENV ?= .venv
 BIN := $(VENV)/bin
 READY := $(VENV)/.ready
 
-.PHONY: demo test peers static check format bench screenshots docs coverage hooks lock clean
+.PHONY: demo test peers static check format bench fuzz screenshots docs coverage hooks lock clean
 
 demo: $(READY)  ## run the whole system once
 	$(BIN)/holtmq demo
@@ -34,6 +34,10 @@ bench: $(READY)  ## measure against peers; numbers and plots go to benchmarks/
 	$(BIN)/python -m benchmarks.tuning
 	$(BIN)/python -m benchmarks.management
 	$(BIN)/python -m benchmarks.pipeline
+
+TIME ?= 120
+fuzz: $(READY)  ## fuzz every parser with atheris, for TIME seconds each (x86-64 Linux); findings go to .fuzz/
+	$(BIN)/python -m tests.fuzz --seconds $(TIME)
 
 screenshots: $(READY)  ## the pictures in docs/images, made by the tests of the pages
 	HOLTMQ_SCREENSHOTS=docs/images $(BIN)/pytest -q tests/management/test_pages.py -k "screenshots or phone"
@@ -66,7 +70,7 @@ lock:  ## choose the newest versions that fit pyproject.toml; with UPGRADE= only
 		--no-emit-index-url --no-header --no-annotate $(UPGRADE) --output-file constraints.txt
 
 clean:
-	rm -rf $(VENV) .coverage site .mypy_cache .pytest_cache .ruff_cache .hypothesis .import_linter_cache
+	rm -rf $(VENV) .coverage .fuzz site .mypy_cache .pytest_cache .ruff_cache .hypothesis .import_linter_cache
 
 $(READY): constraints.txt pyproject.toml
 	$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11) and "HoltMQ needs Python 3.11 or later, this is " + sys.version)'
