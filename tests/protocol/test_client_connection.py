@@ -368,6 +368,13 @@ def test_methods_before_the_handshake_is_over_are_errors() -> None:
         ClientConnection(ClientOptions()).receive(method_frame(1, wire.ChannelOpenOk()))
 
 
+@pytest.mark.parametrize("method", [wire.BasicDeliver("c", 1, False, "", "q"), wire.BasicAck(1), wire.BasicNack(1)])
+def test_deliveries_and_confirms_before_the_handshake_is_over_are_errors(method: Method) -> None:
+    content = on_channel(make_content(PROPERTIES, b"x"), 1, 4096)
+    with pytest.raises(CommandInvalidError, match=r"while waiting for connection\.start"):
+        ClientConnection(ClientOptions()).receive(method_frame(1, method) + content)
+
+
 @given(st.binary(max_size=200))
 def test_any_bytes_are_events_or_an_amqp_error(data: bytes) -> None:
     client = Wire().client

@@ -199,7 +199,7 @@ class ClientConnection:
         if self.state == ClientState.START and data.startswith(b"A"):
             self._refuse_version(data)
             return
-        at, end, largest = 0, len(data), self._largest
+        at, end, largest, is_open = 0, len(data), self._largest, self.state >= ClientState.OPEN
         while end - at >= FRAME_START.size:
             kind, channel, size = FRAME_START.unpack_from(data, at)
             start, after = at + FRAME_START.size, at + size + OVERHEAD
@@ -209,11 +209,11 @@ class ClientConnection:
                 break
             if data[after - 1] != FRAME_END:
                 raise FrameError(f"expected a frame to end with {FRAME_END:#x}, got {data[after - 1]:#x}")
-            if kind == METHOD and data.startswith(DELIVER, start) and channel not in self._partial:
+            if kind == METHOD and is_open and data.startswith(DELIVER, start) and channel not in self._partial:
                 at = self._receive_delivery(data, start, after, channel)
                 continue
             self._receive_frame(kind, channel, data[start : after - 1])
-            at, largest = after, self._largest
+            at, largest, is_open = after, self._largest, self.state >= ClientState.OPEN
             if self.state == ClientState.CLOSED:
                 return
         self._rest = data[at:]
@@ -287,7 +287,7 @@ class ClientConnection:
     def _receive_method(self, channel: int, payload: bytes) -> None:
         if channel in self._partial:
             raise UnexpectedFrameError(f"expected content on channel {channel}, got a method")
-        if payload.startswith((ACK, NACK)) and len(payload) == SETTLEMENT_SIZE:
+        if payload.startswith((ACK, NACK)) and len(payload) == SETTLEMENT_SIZE and self.state >= ClientState.OPEN:
             tag, is_multiple = int.from_bytes(payload[4:12], "big"), payload[12] & 1 == 1
             self.events.append(Settlement(tag, is_multiple, payload.startswith(ACK), channel))
             return
