@@ -5,6 +5,7 @@ from __future__ import annotations
 import tomllib
 from collections.abc import Mapping
 from dataclasses import dataclass, field, fields, replace
+from ipaddress import ip_network
 from pathlib import Path
 from typing import Any, get_args, get_type_hints
 
@@ -32,6 +33,16 @@ class Config:
     https_port: int = field(
         default=-1, metadata={"help": "Port of the HTTP API and web UI over TLS; 0 selects a free one, -1 disables it."}
     )
+    trusted_proxies: str | None = field(
+        default=None,
+        metadata={
+            "help": "Addresses and networks of reverse proxies, separated by commas. Only their `X-Forwarded-For` and "
+            "`X-Forwarded-Proto` headers are used."
+        },
+    )
+    metrics_login: bool = field(
+        default=False, metadata={"help": "Require a user with the tag monitoring or administrator for `/metrics`."}
+    )
     stats_interval_s: float = field(default=5.0, metadata={"help": "Interval at which message rates are measured, in seconds."})
     reports: str | None = field(default=None, metadata={"help": "Directory with pipeline reports to show in the web UI."})
     definitions: str | None = field(default=None, metadata={"help": "Definitions file to import at every startup."})
@@ -46,7 +57,14 @@ class Config:
         default=None,
         metadata={"help": "PEM file with the certificate authorities that client certificates are verified against."},
     )
-    max_connections: int = field(default=10_000, metadata={"help": "Maximum number of connections."})
+    max_connections: int = field(
+        default=10_000,
+        metadata={"help": "Maximum number of AMQP connections; the limit for open files (`ulimit -n`) may allow fewer."},
+    )
+    max_http_connections: int = field(
+        default=500,
+        metadata={"help": "Maximum number of HTTP connections, and at most a quarter of the limit for open files."},
+    )
     max_channels: int = field(default=2047, metadata={"help": "Maximum number of channels per connection."})
     max_frame_bytes: int = field(
         default=131_072, metadata={"help": "Maximum frame size, in bytes, including the frame header and end."}
@@ -83,6 +101,8 @@ class Config:
         _require_range("max_frame_bytes", self.max_frame_bytes, 4096, 2**31)
         _require_range("max_message_bytes", self.max_message_bytes, 1, 2**31)
         _require_range("max_connections", self.max_connections, 1, 2**31)
+        _require_range("max_http_connections", self.max_http_connections, 1, 2**31)
+        _require_networks("trusted_proxies", self.trusted_proxies)
         _require_range("heartbeat_s", self.heartbeat_s, 0, 65_535)
         if not 0.05 <= self.stats_interval_s <= 3600:
             raise InvalidValueError(f"setting 'stats_interval_s' must be from 0.05 to 3600, got {self.stats_interval_s}")
@@ -133,3 +153,13 @@ def _require_choice(name: str, value: str, choices: tuple[str, ...]) -> None:
 def _require_range(name: str, value: int, least: int, most: int) -> None:
     if not least <= value <= most:
         raise InvalidValueError(f"setting {name!r} must be from {least} to {most}, got {value}")
+
+
+def _require_networks(name: str, value: str | None) -> None:
+    for address in value.split(",") if value is not None else ():
+        try:
+            ip_network(address.strip())
+        except ValueError as error:
+            raise InvalidValueError(
+                f"setting {name!r} must list IP addresses and networks such as 10.0.0.1, 10.1.0.0/16, got {address!r}: {error}"
+            ) from error

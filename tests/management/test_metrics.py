@@ -8,7 +8,7 @@ from pathlib import Path
 
 from prometheus_client.parser import text_string_to_metric_families
 
-from tests.management.conftest import Node
+from tests.management.conftest import Node, running_node
 
 DASHBOARD = Path(__file__).parents[2] / "docs" / "grafana-dashboard.json"
 OVERVIEW_DASHBOARD = [
@@ -85,3 +85,13 @@ def test_our_dashboard_queries_only_existing_metrics(node: Node) -> None:
     asked = set(re.findall(r"\b(?:rabbitmq|holtmq)_[a-z_]+", json.dumps(json.loads(DASHBOARD.read_text())["panels"])))
     assert len(asked) > 10
     assert asked - known == set()
+
+
+def test_metrics_can_require_a_login() -> None:
+    with running_node(metrics_login=True) as node:
+        node.http.put("/api/users/watcher", {"password": "p", "tags": ["monitoring"]})
+        node.http.put("/api/users/clerk", {"password": "p", "tags": ["management"]})
+        for path in ("/metrics", "/metrics/per-object"):
+            assert node.http.as_user(None).call("GET", path).status == 401
+            assert node.http.as_user("clerk:p").call("GET", path).status == 401
+            assert node.http.as_user("watcher:p").call("GET", path).status == 200

@@ -17,8 +17,9 @@ STOP_TIMEOUT_S = 60.0
 class BrokerProcess:
     """`holtmq serve` on a file. It can be killed and started again on the same port."""
 
-    def __init__(self, data: Path, *options: str) -> None:
+    def __init__(self, data: Path, *options: str, open_files: int | None = None) -> None:
         self.data = data
+        self._open_files = open_files
         self._options = options
         self.port = 0
         self.start()
@@ -37,6 +38,8 @@ class BrokerProcess:
             "-1",
             *self._options,
         ]
+        if self._open_files is not None:
+            command = ["sh", "-c", f'ulimit -n {self._open_files} && exec "$@"', "sh", *command]
         self.process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
         assert self.process.stdout is not None
         line = self.process.stdout.readline()
@@ -47,6 +50,12 @@ class BrokerProcess:
             raise RuntimeError(f"the broker did not start: {line} {errors}")
         self.ready_line = line
         self.port = int(found.group(1))
+
+    @property
+    def http_port(self) -> int:
+        found = re.search(r"http://127\.0\.0\.1:(\d+)", self.ready_line)
+        assert found is not None
+        return int(found.group(1))
 
     def kill(self) -> None:
         """Kill the process with SIGKILL."""
@@ -66,8 +75,8 @@ class BrokerProcess:
 
 
 @contextmanager
-def broker_process(data: Path, *options: str) -> Iterator[BrokerProcess]:
-    broker = BrokerProcess(data, *options)
+def broker_process(data: Path, *options: str, open_files: int | None = None) -> Iterator[BrokerProcess]:
+    broker = BrokerProcess(data, *options, open_files=open_files)
     try:
         yield broker
     finally:

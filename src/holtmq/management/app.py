@@ -98,6 +98,8 @@ class App:
             reason = f"expected GET or HEAD, got {request.method}"
             return _plain_refusal(405, "method_not_allowed", reason, {"allow": "GET, HEAD"})
         if path in ("/metrics", "/metrics/per-object"):
+            if self._node.config.metrics_login:
+                self._authenticate(request, Need.MONITORING)
             return metrics_page(self._node, per_object=path.endswith("per-object"))
         if path.startswith("/reports/"):
             return self._report(request, path)

@@ -3,97 +3,103 @@
 from __future__ import annotations
 
 import asyncio
-import socket
 import ssl
-from collections.abc import Iterator
-from contextlib import contextmanager
+from email.utils import formatdate
 
 import uvicorn
+from uvicorn.server import ServerState
 
+from holtmq.listener import Listener, url_of
 from holtmq.management.app import App
+from holtmq.management.http_connection import KEEP_ALIVE_S, HttpConnection, HttpConnections
 from holtmq.management.node import Node
 from holtmq.management.statistics import Statistics
 
-STOP_S = 2
-MAX_REQUESTS = 500
-BACKLOG = 128
+STOP_S = 2.0
+"""Time for open requests when the server stops."""
+CHECK_S = 1.0
+"""Interval at which the time limits of connections are checked."""
 MAX_HEAD_BYTES = 64 * 1024
 """Maximum size of a request's head. h11 enforces it; httptools accepts any size."""
-
-
-class _Server(uvicorn.Server):
-    """A uvicorn server that leaves signal handling to the broker."""
-
-    @contextmanager
-    def capture_signals(self) -> Iterator[None]:
-        yield
 
 
 class HttpServer:
     """The listeners for HTTP and HTTPS, and the statistics that the API reports."""
 
-    def __init__(self, node: Node, context: ssl.SSLContext | None) -> None:
+    def __init__(self, node: Node, context: ssl.SSLContext | None, *, max_connections: int, max_handshakes: int) -> None:
         self._node = node
         self._context = context
+        self._max_handshakes = max_handshakes
         self._statistics = Statistics(node)
-        self._servers: list[tuple[_Server, socket.socket]] = []
+        self._connections = HttpConnections(max_connections)
+        self._state = ServerState()
+        self._listeners: list[Listener] = []
         self._tasks: list[asyncio.Task[None]] = []
         self.addresses: list[str] = []
 
     async def start(self) -> None:
         """Start the listeners and the collection of statistics."""
         config = self._node.config
-        app = App(self._node, self._statistics)
-        for scheme, port in (("http", config.http_port), ("https", config.https_port)):
-            if port < 0:
-                continue
-            listener = _listen(config.http_host, port)
-            host, chosen = listener.getsockname()[:2]
-            self.addresses.append(f"{scheme}://{f'[{host}]' if ':' in host else host}:{chosen}")
-            settings = uvicorn.Config(
-                app,
-                loop="none",
-                http="h11",
-                h11_max_incomplete_event_size=MAX_HEAD_BYTES,
-                ws="none",
-                lifespan="off",
-                log_config=None,
-                access_log=False,
-                server_header=False,
-                limit_concurrency=MAX_REQUESTS,
-                timeout_graceful_shutdown=STOP_S,
-            )
-            settings.load()
-            if scheme == "https":
-                settings.ssl = self._context
-            self._servers.append((_Server(settings), listener))
+        settings = uvicorn.Config(
+            App(self._node, self._statistics),
+            loop="none",
+            http="h11",
+            h11_max_incomplete_event_size=MAX_HEAD_BYTES,
+            ws="none",
+            lifespan="off",
+            log_config=None,
+            access_log=False,
+            server_header=False,
+            timeout_keep_alive=KEEP_ALIVE_S,
+            proxy_headers=config.trusted_proxies is not None,
+            forwarded_allow_ips=config.trusted_proxies or "",
+        )
+        settings.load()
+        try:
+            self._listen("http", config.http_port, settings, None)
+            self._listen("https", config.https_port, settings, self._context)
+            for listener in self._listeners:
+                listener.start()
+        except OSError:
+            for listener in self._listeners:
+                listener.close()
+            raise
         await self._statistics.sample()
-        self._tasks.append(asyncio.create_task(self._statistics.run()))
-        for server, listener in self._servers:
-            self._tasks.append(asyncio.create_task(server.serve(sockets=[listener])))
-        while not all(server.started for server, _ in self._servers):
-            await asyncio.sleep(0.005)
+        self._tasks = [asyncio.create_task(self._statistics.run()), asyncio.create_task(self._keep_limits())]
+
+    def _listen(self, scheme: str, port: int, settings: uvicorn.Config, context: ssl.SSLContext | None) -> None:
+        if port < 0:
+            return
+        config = self._node.config
+        listener = Listener(
+            scheme.upper(),
+            config.http_host,
+            port,
+            lambda: HttpConnection(settings, self._state, self._connections),
+            has_room=self._connections.has_room,
+            context=context,
+            max_handshakes=self._max_handshakes,
+            handshake_timeout_s=config.handshake_timeout_s,
+        )
+        self._listeners.append(listener)
+        self.addresses += [url_of(scheme, address) for address in listener.addresses]
+
+    async def _keep_limits(self) -> None:
+        """Drop slow clients, and update the date that responses carry."""
+        loop = asyncio.get_running_loop()
+        while True:
+            self._state.default_headers = [(b"date", formatdate(usegmt=True).encode())]
+            self._connections.drop_overdue(loop.time())
+            await asyncio.sleep(CHECK_S)
 
     async def stop(self) -> None:
-        """Finish open requests, then close the listeners."""
-        for server, _ in self._servers:
-            server.should_exit = True
-        if self._tasks:
-            self._tasks[0].cancel()
-            await asyncio.wait(self._tasks, timeout=STOP_S * 2)
-        for _, listener in self._servers:
+        """Close the listeners, finish open requests, then close all connections."""
+        for listener in self._listeners:
             listener.close()
-
-
-def _listen(host: str, port: int) -> socket.socket:
-    family = socket.AF_INET6 if ":" in host else socket.AF_INET
-    listener = socket.socket(family, socket.SOCK_STREAM)
-    listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-    try:
-        listener.bind((host, port))
-    except OSError as error:
-        listener.close()
-        raise OSError(error.errno, f"cannot listen for HTTP: {error.strerror}", f"{host}:{port}") from error
-    listener.listen(BACKLOG)
-    listener.setblocking(False)
-    return listener
+        self._connections.finish()
+        if self._state.tasks:
+            await asyncio.wait(self._state.tasks, timeout=STOP_S)
+        for task in (*self._tasks, *self._state.tasks):
+            task.cancel()
+        await asyncio.gather(*self._tasks, return_exceptions=True)
+        self._connections.drop_all()

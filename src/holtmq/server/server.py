@@ -19,10 +19,12 @@ from holtmq.broker.broker import Broker
 from holtmq.compatibility import RABBITMQ_PRODUCT, RABBITMQ_VERSION
 from holtmq.config import DEFAULT_HTTP_PORT, Config
 from holtmq.errors import ConnectionForcedError
+from holtmq.listener import Listener, url_of
 from holtmq.protocol.server_connection import Limits
 from holtmq.server.back_pressure import BackPressure
 from holtmq.server.client import Client
 from holtmq.server.commits import Commits
+from holtmq.server.descriptors import DescriptorShares
 from holtmq.server.housekeeping import Housekeeping
 from holtmq.server.passwords import Passwords
 from holtmq.server.startup import open_broker
@@ -72,16 +74,19 @@ class Server:
         self._commits: Commits
         self._housekeeping: Housekeeping
         self._journal: SqliteJournal
-        self._listeners: list[asyncio.Server] = []
+        self._shares = DescriptorShares.of(config)
+        self._newcomers: dict[Client, None] = {}
+        """Clients that have not logged in, oldest first, and some that have since."""
+        self._listeners: list[Listener] = []
         self._http: HttpServer | None = None
         self._is_stopping = False
 
     async def start(self) -> None:
         """Bind the ports, open the file, and accept clients."""
         config = self.config
-        await self._listen(config.amqp_port, None)
+        self._listen("AMQP", config.amqp_port, None)
         if config.tls_port is not None:
-            await self._listen(config.tls_port, tls_context(config))
+            self._listen("AMQP over TLS", config.tls_port, tls_context(config))
         self.broker, self._journal = open_broker(config, self.address)
         self.passwords = Passwords(self.broker.authorization.users, config.handshake_timeout_s)
         self.turns = Turns(self.broker, self._after_turn)
@@ -89,10 +94,13 @@ class Server:
         self._commits = Commits(self.broker, self._journal, self.turns, self.pressure)
         self._housekeeping = Housekeeping(self.broker, self.turns, self.pressure, self.clients)
         self._commits.start()
+        shares = self._shares
+        if shares.amqp < config.max_connections:
+            log.info("at most %d AMQP connections: the limit for open files is %d (ulimit -n)", shares.amqp, shares.limit)
         if config.http_port >= 0 or config.https_port >= 0:
             await self._start_http()
         for listener in self._listeners:
-            await listener.start_serving()
+            listener.start()
 
     async def stop(self) -> None:
         """Disconnect all clients, commit all changes, and close the file."""
@@ -130,18 +138,13 @@ class Server:
     @property
     def address(self) -> str:
         """URL of the first AMQP listener."""
-        host, port = self._listeners[0].sockets[0].getsockname()[:2]
-        return f"amqp://{host}:{port}"
+        return url_of("amqp", self._listeners[0].addresses[0])
 
     @property
     def addresses(self) -> list[str]:
         """URLs of all listeners."""
         named = zip(("amqp", "amqps"), self._listeners, strict=False)
-        amqp = [
-            f"{scheme}://{host}:{port}"
-            for scheme, listener in named
-            for host, port in (socket.getsockname()[:2] for socket in listener.sockets)
-        ]
+        amqp = [url_of(scheme, address) for scheme, listener in named for address in listener.addresses]
         return amqp + (self._http.addresses if self._http is not None else [])
 
     @property
@@ -154,19 +157,25 @@ class Server:
         if self._is_stopping:
             log.warning("refusing %s: the broker is stopping", client.name)
             return False
-        if len(self.clients) >= self.config.max_connections:
-            log.warning("refusing %s: %d clients are connected, which is the maximum", client.name, len(self.clients))
-            return False
         if self.broker.memory.is_exhausted:
             log.warning("refusing %s: memory is exhausted", client.name)
             return False
+        if len(self.clients) >= self._shares.amqp:
+            oldest = self._oldest_newcomer()
+            if oldest is None:
+                log.warning("refusing %s: %d clients are connected, which is the maximum", client.name, len(self.clients))
+                return False
+            del self._newcomers[oldest]
+            oldest.abort()
         self.clients.add(client)
+        self._newcomers[client] = None
         self.broker.churn.connections_opened += 1
         return True
 
     def dismiss(self, client: Client) -> None:
         """Remove a client that is disconnected."""
         self.clients.remove(client)
+        self._newcomers.pop(client, None)
         churn = self.broker.churn
         churn.connections_closed += 1
         churn.bytes_received += client.bytes_received
@@ -175,10 +184,33 @@ class Server:
         self._commits.forget(client)
         self.pressure.forget(client)
 
-    async def _listen(self, port: int, context: ssl.SSLContext | None) -> None:
-        loop = asyncio.get_running_loop()
-        listener = await loop.create_server(self._make_client, self.config.host, port, ssl=context, start_serving=False)
-        self._listeners.append(listener)
+    def _listen(self, service: str, port: int, context: ssl.SSLContext | None) -> None:
+        self._listeners.append(
+            Listener(
+                service,
+                self.config.host,
+                port,
+                self._make_client,
+                has_room=self._has_room,
+                context=context,
+                max_handshakes=self._shares.handshakes,
+                handshake_timeout_s=self.config.handshake_timeout_s,
+            )
+        )
+
+    def _has_room(self) -> bool:
+        if self.broker.memory.is_exhausted:
+            return False
+        return len(self.clients) < self._shares.amqp or self._oldest_newcomer() is not None
+
+    def _oldest_newcomer(self) -> Client | None:
+        """Return the client that has been connected longest without a login. It makes room if there are too many clients."""
+        while self._newcomers:
+            oldest = next(iter(self._newcomers))
+            if oldest.session is None:
+                return oldest
+            del self._newcomers[oldest]
+        return None
 
     def _make_client(self) -> asyncio.Protocol:
         """Return the protocol of a new connection. An exception here would close the listener."""
@@ -195,7 +227,8 @@ class Server:
             log.warning("HTTP API and web UI are disabled (%s): pip install 'holtmq[management]'", error)
             return
         context = tls_context(self.config) if self.config.https_port >= 0 else None
-        http = HttpServer(self, context)
+        shares = self._shares
+        http = HttpServer(self, context, max_connections=shares.http, max_handshakes=shares.handshakes)
         try:
             await http.start()
         except OSError as error:
