@@ -88,6 +88,14 @@ def test_bench_without_a_broker_says_so(holtmq_broker: TestBroker, uri: str, exp
     assert len(done.stderr.splitlines()) == 1
 
 
+def test_bench_reads_its_url_and_password_from_the_environment(
+    holtmq_broker: TestBroker, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("HOLTMQ_AMQP_URL", f"amqp://guest@127.0.0.1:{holtmq_broker.port}")
+    monkeypatch.setenv("HOLTMQ_PASSWORD", "wrong")
+    assert "ACCESS_REFUSED" in holtmq("bench", "-C", "1").stderr
+
+
 def test_demo_runs_to_its_summary(tmp_path: Path) -> None:
     """Without Spark: all of it is run by .ci/run, which also looks at what it leaves."""
     done = holtmq("demo", "--no-spark", "--folder", tmp_path)

@@ -3,27 +3,20 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 
 import click
 
 from holtmq.bench import Load, Result, run_load
 from holtmq.bench.load import Sample
-from holtmq.cli.options import AliasedOption, json_option
+from holtmq.cli.login import amqp_url_option, login_of
+from holtmq.cli.options import json_option, password_file_option
 from holtmq.client.address import Address, without_password
 
 
 @click.command()
-@click.option(
-    "--amqp-url",
-    "--url",
-    "--uri",
-    "uri",
-    cls=AliasedOption,
-    metavar="URL",
-    default="amqp://guest:guest@127.0.0.1:5672/%2F",
-    show_default=True,
-    help="AMQP URL of the broker.",
-)
+@amqp_url_option(default="amqp://127.0.0.1:5672/%2F")
+@password_file_option
 @click.option("-x", "--producers", default=1, show_default=True, type=click.IntRange(1, 1000), help="Number of producers.")
 @click.option("-y", "--consumers", default=1, show_default=True, type=click.IntRange(0, 1000), help="Number of consumers.")
 @click.option("-s", "--size", default=100, show_default=True, type=click.IntRange(0), help="Message size, in bytes.")
@@ -91,7 +84,7 @@ from holtmq.client.address import Address, without_password
     help="Number of routing keys; each is bound to the queues.",
 )
 @json_option
-def bench(uri: str, flag: str | None, as_json: bool, **options: object) -> None:  # noqa: FBT001
+def bench(amqp_url: str, password_file: str | None, flag: str | None, *, as_json: bool, **options: object) -> None:
     """Measure the throughput and latency of an AMQP broker. The short options are those of rabbitmq-perf-test."""
     load = Load(persistent=flag == "persistent", **options)  # type: ignore[arg-type]
     seen = Sample(0, 0, 0)
@@ -103,10 +96,11 @@ def bench(uri: str, flag: str | None, as_json: bool, **options: object) -> None:
         click.echo(f"{sample.seconds:6.1f} s   sent {sent:10,.0f}/s   received {received:10,.0f}/s", err=True)
         seen = sample
 
-    result = run_load(Address.parse(uri), load, progress)
-    click.echo(
-        json.dumps({"load": {"uri": without_password(uri), **options}, **result.to_dict()}) if as_json else describe(result)
-    )
+    address = Address.parse(amqp_url)
+    user, password = login_of(amqp_url, password_file)
+    result = run_load(replace(address, user=user, password=password), load, progress)
+    shown = {"load": {"uri": without_password(amqp_url), **options}, **result.to_dict()}
+    click.echo(json.dumps(shown) if as_json else describe(result))
 
 
 def describe(result: Result) -> str:

@@ -5,10 +5,11 @@ from __future__ import annotations
 from pathlib import Path
 
 import click
+from click.core import ParameterSource
 
 from holtmq.cli.explanation_view import explanation_view
-from holtmq.cli.http_client import Api
-from holtmq.cli.options import AliasedOption, header_option, json_option, parse_table, vhost_option
+from holtmq.cli.http_client import Api, ca_option, http_url_option
+from holtmq.cli.options import header_option, json_option, parse_table, password_file_option, vhost_option
 from holtmq.cli.output import print_json, show
 from holtmq.routing import Router
 from holtmq.topology import Topology
@@ -28,19 +29,14 @@ FIELDS = {
 @header_option
 @click.option("--definitions", "file", type=click.Path(path_type=Path), help="Definitions file exported by RabbitMQ or HoltMQ.")
 @click.option("--data", type=click.Path(path_type=Path), help="HoltMQ file.")
-@click.option(
-    "--http-url",
-    "--url",
-    "url",
-    cls=AliasedOption,
-    metavar="URL",
-    help="HTTP API of a running broker, such as http://guest:guest@127.0.0.1:15672.",
-)
+@http_url_option
+@ca_option
+@password_file_option
 @vhost_option
 @json_option
 def explain(
-    exchange: str, key: str, headers: tuple[str, ...], file: Path | None, data: Path | None, url: str | None, vhost: str,
-    *, as_json: bool,
+    exchange: str, key: str, headers: tuple[str, ...], file: Path | None, data: Path | None, http_url: str | None,
+    ca: str | None, password_file: str | None, vhost: str, *, as_json: bool,
 ) -> None:  # fmt: skip
     """Explain where a message published to EXCHANGE with the routing key KEY goes, and why.
 
@@ -52,7 +48,10 @@ def explain(
     EXCHANGE is "" for the default exchange. The VALUE of a header is parsed as JSON if possible: true is a boolean, 1 an
     integer and '"1"' a string. Any other value is a string.
     """
-    topology = _topology(file, data, url, vhost)
+    source = click.get_current_context().get_parameter_source("http_url")
+    if source is not ParameterSource.COMMANDLINE and (file or data):
+        http_url = None
+    topology = _topology(file, data, Api(http_url, ca, password_file) if http_url else None, vhost)
     if vhost not in topology.vhosts:
         raise click.ClickException(
             f"no vhost {vhost!r} in {file or data or 'the broker'}, expected one of {', '.join(topology.vhosts)}"
@@ -64,20 +63,19 @@ def explain(
         show(explanation_view(explanation))
 
 
-def _topology(file: Path | None, data: Path | None, url: str | None, vhost: str) -> Topology:
-    match file, data, url:
+def _topology(file: Path | None, data: Path | None, api: Api | None, vhost: str) -> Topology:
+    match file, data, api:
         case Path(), None, None:
             return Topology.from_definitions(file)
         case None, Path(), None:
             return Topology.load(data)
-        case None, None, str():
-            return _topology_of_broker(url, vhost)
+        case None, None, Api():
+            return _topology_of_broker(api, vhost)
     raise click.UsageError("expected exactly one of --definitions, --data and --http-url")
 
 
-def _topology_of_broker(url: str, vhost: str) -> Topology:
+def _topology_of_broker(api: Api, vhost: str) -> Topology:
     """Return everything in a vhost; the definitions of a broker contain only what is durable."""
-    api = Api(url)
     parts = {
         name: [
             {field: item[field] for field in fields} for item in api.get(name, vhost) if item.get("source", item.get("name"))

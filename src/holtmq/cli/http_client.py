@@ -11,17 +11,19 @@ from http import HTTPStatus
 from http.client import HTTPException
 from typing import Any, TypeVar, cast
 from urllib.error import HTTPError, URLError
-from urllib.parse import quote, unquote, urlencode, urlsplit
-from urllib.request import HTTPSHandler, Request, build_opener
+from urllib.parse import quote, urlencode, urlsplit
+from urllib.request import HTTPRedirectHandler, HTTPSHandler, Request, build_opener
 
 import click
 
-from holtmq.cli.options import AliasedOption
+from holtmq.cli.login import login_of
+from holtmq.cli.options import AliasedOption, password_file_option
+from holtmq.client.address import without_password
 from holtmq.errors import HoltmqError
 
 F = TypeVar("F", bound=Callable[..., Any])
 
-DEFAULT_URL = "http://guest:guest@127.0.0.1:15672"
+DEFAULT_URL = "http://127.0.0.1:15672"
 TIMEOUT_S = 60.0
 DEFAULT_EXCHANGE_SEGMENT = "amq.default"
 
@@ -35,19 +37,19 @@ class ApiError(HoltmqError):
 
 
 class Api:
-    """The HTTP API of a broker at a URL that includes user and password."""
+    """The HTTP API of a broker at a URL. The password comes from a file or the environment, unless the URL has one."""
 
-    def __init__(self, url: str, ca: str | None = None) -> None:
+    def __init__(self, url: str, ca: str | None = None, password_file: str | None = None) -> None:
         try:
             parts = urlsplit(url)
         except ValueError:
             parts = urlsplit("")
         if parts.scheme not in ("http", "https") or not parts.hostname:
-            raise click.BadParameter(f"expected a URL such as http://user:password@host:15672, got {_without_password(url)!r}")
+            raise click.BadParameter(f"expected a URL such as http://user:password@host:15672, got {without_password(url)!r}")
         self._base = f"{parts.scheme}://{parts.netloc.rpartition('@')[2]}"
-        login = f"{unquote(parts.username or 'guest')}:{unquote(parts.password or 'guest')}"
+        login = ":".join(login_of(url, password_file))
         self._authorization = f"Basic {base64.b64encode(login.encode()).decode()}"
-        self._opener = build_opener(HTTPSHandler(context=ssl.create_default_context(cafile=ca)))
+        self._opener = build_opener(HTTPSHandler(context=ssl.create_default_context(cafile=ca)), _NoRedirects())
 
     def call(self, method: str, *segments: str, body: object = None, query: Mapping[str, Any] | None = None) -> Any:
         """Send a request and return the JSON of the answer, or None if it has no content."""
@@ -80,6 +82,13 @@ class Api:
             raise ApiError(f"cannot reach the HTTP API at {self._base}: {reason}") from error
 
 
+class _NoRedirects(HTTPRedirectHandler):
+    """Follows no redirect: it would send the password to another server."""
+
+    def redirect_request(self, *_: Any) -> None:
+        return None
+
+
 def exchange_segment(name: str) -> str:
     """Return the segment of a path that stands for an exchange; the default exchange has no name."""
     return name or DEFAULT_EXCHANGE_SEGMENT
@@ -89,26 +98,27 @@ def api_options(command: F) -> F:
     """Add the options of a command that uses the HTTP API; the command gets it as `api`."""
 
     @wraps(command)
-    def with_api(*args: Any, http_url: str, ca: str | None, **options: Any) -> Any:
-        return command(*args, api=Api(http_url, ca), **options)
+    def with_api(*args: Any, http_url: str | None, ca: str | None, password_file: str | None, **options: Any) -> Any:
+        return command(*args, api=Api(http_url or DEFAULT_URL, ca, password_file), **options)
 
-    url_option = click.option(
-        "--http-url",
-        "--url",
-        "http_url",
-        cls=AliasedOption,
-        envvar=["HOLTMQ_HTTP_URL", "HOLTMQ_URL"],
-        default=DEFAULT_URL,
-        metavar="URL",
-        help=f"URL of the HTTP API, with user and password [env: HOLTMQ_HTTP_URL; default: {DEFAULT_URL}]",
-    )
-    ca_option = click.option(
-        "--ca",
-        envvar="HOLTMQ_CA",
-        metavar="FILE",
-        help="PEM file with the certificate authority to trust for https [env: HOLTMQ_CA]",
-    )
-    return cast("F", url_option(ca_option(with_api)))
+    return cast("F", http_url_option(ca_option(password_file_option(with_api))))
+
+
+http_url_option = click.option(
+    "--http-url",
+    "--url",
+    "http_url",
+    cls=AliasedOption,
+    envvar=["HOLTMQ_HTTP_URL", "HOLTMQ_URL"],
+    metavar="URL",
+    help=f"URL of the HTTP API, with the user [env: HOLTMQ_HTTP_URL; default: {DEFAULT_URL}, user guest]",
+)
+ca_option = click.option(
+    "--ca",
+    envvar="HOLTMQ_CA",
+    metavar="FILE",
+    help="PEM file with the certificate authority to trust for https [env: HOLTMQ_CA]",
+)
 
 
 def _reason(error: HTTPError) -> str:
@@ -117,7 +127,3 @@ def _reason(error: HTTPError) -> str:
         return str(json.loads(content)["reason"])
     except (json.JSONDecodeError, KeyError, TypeError):
         return f"HTTP {error.code}: {content[:200].decode(errors='replace') or error.reason}"
-
-
-def _without_password(url: str) -> str:
-    return url if "@" not in url else f"…@{url.rpartition('@')[2]}"

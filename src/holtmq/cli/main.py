@@ -23,6 +23,7 @@ from holtmq.cli.queue_commands import queue
 from holtmq.cli.serve_command import serve
 from holtmq.cli.top_command import top
 from holtmq.errors import HoltmqError
+from holtmq.printable import printable
 
 FAILURE = 1
 INTERRUPTED = 130
@@ -69,5 +70,5 @@ def _text(error: Exception) -> str:
 
 
 def _fail(message: str, code: int) -> int:
-    print(f"holtmq: {' '.join(message.split())}", file=sys.stderr)
+    print(f"holtmq: {printable(' '.join(message.split()))}", file=sys.stderr)
     return code

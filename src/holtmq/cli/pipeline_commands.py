@@ -15,9 +15,12 @@ import click
 from rich.table import Table as Grid
 from rich.text import Text
 
-from holtmq.cli.options import AliasedOption, parse_header
+from holtmq.cli.login import amqp_url_option, login_of
+from holtmq.cli.options import parse_header
 from holtmq.cli.output import print_json, show
+from holtmq.client.address import Address
 from holtmq.errors import HoltmqError
+from holtmq.printable import printable
 from holtmq.topology import DEFAULT_VHOST, Topology
 
 if TYPE_CHECKING:
@@ -124,17 +127,14 @@ def broker_options(command: Command) -> Command:
     """Add the options of jobs that connect to a broker."""
     for option in (
         click.option("--ca-file", help="File with the certificates to trust, for amqps."),
-        click.option("--password-file", help="File that contains the password."),
-        click.option("--password-env", help="Environment variable that contains the password."),
-        click.option("--user", help="User name (default: that of the URL, or guest)."),
+        click.option("--password-file", metavar="PATH", help="File with the password, on each machine that connects."),
         click.option(
-            "--amqp-url",
-            "--url",
-            cls=AliasedOption,
-            required=True,
-            metavar="URL",
-            help="AMQP URL of the broker, for example amqp://127.0.0.1:5672/%2F.",
+            "--password-env",
+            metavar="NAME",
+            help="Environment variable with the password, in each process that connects (default: HOLTMQ_PASSWORD here).",
         ),
+        click.option("--user", help="User name (default: that of the URL, or guest)."),
+        amqp_url_option(),
     ):
         command = option(command)
     return command
@@ -216,14 +216,16 @@ def archive(
     partition_by: tuple[str, ...], follow: bool, interval: str, compact: bool, as_json: bool,
 ) -> None:  # fmt: skip
     """Move the messages of QUEUE into files under TARGET."""
+    password = _password(amqp_url, user, password_env, password_file)
     started = time.perf_counter()
     with SparkSettings(master, conf).running(f"archive {queue}") as (spark, progress):
         from holtmq.spark import archive as run
 
         summary = run(
-            spark, queue, target, url=amqp_url, user=user, password_env=password_env, password_file=password_file,
-            ca_file=ca_file, checkpoint=checkpoint, format=format_, partition_by=partition_by, available_now=not follow,
-            interval=interval, compact=compact, progress=lambda count: progress.describe(f"{count:,} messages"),
+            spark, queue, target, url=amqp_url, user=user, password=password, password_env=password_env,
+            password_file=password_file, ca_file=ca_file, checkpoint=checkpoint, format=format_, partition_by=partition_by,
+            available_now=not follow, interval=interval, compact=compact,
+            progress=lambda count: progress.describe(f"{count:,} messages"),
         )  # fmt: skip
     _show_summary({**summary.to_dict(), "seconds": _since(started)}, as_json=as_json)
 
@@ -250,6 +252,7 @@ def replay(
     as_json: bool,
 ) -> None:  # fmt: skip
     """Publish messages of the archive SOURCE again, with their properties and the header x-holtmq-replay."""
+    password = _password(amqp_url, user, password_env, password_file)
     started = time.perf_counter()
     with SparkSettings(master, conf).running("replay") as (spark, _):
         from holtmq.spark import MessageFilter
@@ -257,8 +260,8 @@ def replay(
 
         where = MessageFilter(_utc(since), _utc(until), key, queue, dict(map(parse_header, headers)))
         summary = run(
-            _read(spark, source, format_), url=amqp_url, user=user, password_env=password_env, password_file=password_file,
-            ca_file=ca_file, where=where, exchange=exchange, rate=rate,
+            _read(spark, source, format_), url=amqp_url, user=user, password=password, password_env=password_env,
+            password_file=password_file, ca_file=ca_file, where=where, exchange=exchange, rate=rate,
         )  # fmt: skip
     _show_summary({**summary.to_dict(), "seconds": _since(started)}, as_json=as_json)
     if summary.published.returned and not allow_unroutable:
@@ -331,6 +334,12 @@ def report(
         show_report(outcome)
         if html is not None:
             show(f"\nReport written to {html}")
+
+
+def _password(url: str, user: str | None, password_env: str | None, password_file: str | None) -> str | None:
+    """Return the password, unless each process that connects looks it up itself."""
+    Address.parse(url)
+    return None if password_env or password_file else login_of(url, None, user)[1]
 
 
 def _read(spark: SparkSession, source: str, format_: str, options: tuple[str, ...] = ()) -> DataFrame:
@@ -414,7 +423,7 @@ def show_report(outcome: Report) -> None:
     ):
         if names:
             more = f" and {len(names) - ROWS_SHOWN} more" if len(names) > ROWS_SHOWN else ""
-            click.echo(f"{heading}:\n" + "\n".join(f"  {name}" for name in names[:ROWS_SHOWN]) + more)
+            click.echo(f"{heading}:\n" + "\n".join(f"  {printable(name)}" for name in names[:ROWS_SHOWN]) + more)
 
 
 def _grid(first: str, *numbers: str) -> Grid:

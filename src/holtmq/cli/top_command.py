@@ -17,7 +17,7 @@ from rich.text import Text
 
 from holtmq.cli.http_client import Api, api_options
 from holtmq.cli.list_commands import value_of
-from holtmq.cli.output import show
+from holtmq.cli.output import Escaped, show
 
 COLUMNS = (
     ("queue", "name", ""),
@@ -59,7 +59,7 @@ def top(api: Api, interval: float, sort: str, *, once: bool) -> None:
     console = Console()
     with _keys() as keys, Live(console=console, screen=True, auto_refresh=False) as live:
         while True:
-            live.update(_screen(api, sort, history, max(3, console.height - CHROME_LINES)), refresh=True)
+            live.update(Escaped(_screen(api, sort, history, max(3, console.height - CHROME_LINES))), refresh=True)
             key = keys(interval)
             if key in ("q", "\x03"):
                 return

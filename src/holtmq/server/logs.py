@@ -11,6 +11,8 @@ import logging
 import sys
 from datetime import UTC, datetime
 
+from holtmq.printable import printable
+
 MAX_CHARACTERS = 8192
 """Maximum length of the text of an event. The rest is cut."""
 INDENT = "    "
@@ -20,9 +22,9 @@ class TextFormatter(logging.Formatter):
     """Lines for people: time, level and message. The lines of a traceback are indented; all others begin with a time."""
 
     def format(self, record: logging.LogRecord) -> str:
-        lines = [f"{_moment(record)} {record.levelname.lower():7} {_printable(record.getMessage())}"]
+        lines = [f"{_moment(record)} {record.levelname.lower():7} {printable(_shortened(record.getMessage()))}"]
         if record.exc_info:
-            lines += [INDENT + _printable(line) for line in self.formatException(record.exc_info).splitlines()]
+            lines += [INDENT + printable(_shortened(line)) for line in self.formatException(record.exc_info).splitlines()]
         return "\n".join(lines)
 
 
@@ -53,14 +55,6 @@ def set_up_logs(log_format: str, level: str) -> None:
         logger.handlers = [handler]
         logger.setLevel(lowest)
         logger.propagate = False
-
-
-def _printable(text: str) -> str:
-    """Escape line breaks, control characters, and characters that change the direction of text."""
-    text = _shortened(text)
-    if text.isprintable():
-        return text
-    return "".join(character if character.isprintable() else character.encode("unicode_escape").decode() for character in text)
 
 
 def _shortened(text: str) -> str:
