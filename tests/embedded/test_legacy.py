@@ -99,7 +99,21 @@ def test_progress_is_told_for_large_files(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("change", "message"),
     [
-        ("UPDATE orders SET status = 9", "has a message with status 9"),
+        ("UPDATE orders SET status = 9", "has a message with status integer 9; expected an integer from 0 to 3"),
+        ("UPDATE orders SET status = 'x'", "status string 'x'"),
+        ("UPDATE orders SET status = 9e999", "status"),
+        ("UPDATE orders SET in_time = 9e999", "in_time"),
+        ("UPDATE orders SET in_time = -1", "in_time"),
+        ("UPDATE orders SET in_time = 9223372036854775807", "in_time"),
+        ("UPDATE orders SET in_time = x'00'", "in_time"),
+        ("UPDATE orders SET lock_time = 9e999", "lock_time"),
+        ("UPDATE orders SET done_time = 'yesterday'", "done_time"),
+        ("UPDATE orders SET priority = 'high'", "priority string 'high'; expected an integer"),
+        ("UPDATE orders SET priority = 9e999", "priority"),
+        ("UPDATE orders SET topic = x'00ff'", "topic bytes"),
+        ("UPDATE orders SET topic = CAST(x'ff' AS TEXT)", "cannot be read"),
+        ("UPDATE orders SET data = CAST(x'ff' AS TEXT)", "cannot be read"),
+        ("ALTER TABLE orders RENAME TO 'amq.orders'", "amq."),
         ("UPDATE orders SET topic = printf('%300s', 'x')", "a routing key must be at most 255 bytes"),
         ("DROP TABLE orders", "has no table with data, in_time, message_id, status"),
     ],
@@ -114,6 +128,67 @@ def test_what_cannot_be_taken_over_is_refused_and_leaves_nothing(
         holtmq.migrate(miniq, tmp_path / "new.db")
     assert message in str(refusal.value)
     assert sorted(path.name for path in tmp_path.iterdir()) == ["miniq.db"]
+
+
+BLOBS = MINIQ.replace("data TEXT", "data BLOB")
+
+
+def one_message(path: Path, data: object, schema: str = BLOBS) -> Path:
+    with sqlite3.connect(path) as connection:
+        connection.executescript(schema)
+        connection.execute("INSERT INTO orders (message_id, data, status, in_time) VALUES ('1', ?, 0, 0)", (data,))
+    connection.close()
+    return path
+
+
+@pytest.mark.parametrize("data", [400_000_000, 0, -1, 2.5])
+def test_a_body_that_is_a_number_is_refused(tmp_path: Path, data: object) -> None:
+    with pytest.raises(holtmq.InvalidValueError, match=r"data .*; expected text or a blob"):
+        holtmq.migrate(one_message(tmp_path / "a.db", data), tmp_path / "new.db")
+
+
+def test_blobs_are_taken_over_as_they_are(tmp_path: Path) -> None:
+    for number, data in enumerate([b"", b"\x00\xff", "", "ü"]):
+        holtmq.migrate(one_message(tmp_path / f"{number}.db", data), tmp_path / f"new{number}.db")
+        with holtmq.open(tmp_path / f"new{number}.db") as mq:
+            message = mq.queue("orders").pop()
+            assert message is not None
+            assert message.body == (data.encode() if isinstance(data, str) else data)
+
+
+def test_text_in_another_encoding_is_taken_over(tmp_path: Path) -> None:
+    text = "水" * 100_000
+    path = one_message(tmp_path / "a.db", text, "PRAGMA encoding = 'UTF-16';" + MINIQ)
+    holtmq.migrate(path, tmp_path / "new.db")
+    with holtmq.open(tmp_path / "new.db") as mq:
+        message = mq.queue("orders").pop()
+        assert message is not None
+        assert message.text == text
+
+
+def test_a_small_file_that_stands_for_huge_messages_is_refused(tmp_path: Path) -> None:
+    path = tmp_path / "a.db"
+    with sqlite3.connect(path) as connection:
+        connection.execute("CREATE TABLE orders (message_id, status, in_time)")
+        connection.executemany("INSERT INTO orders VALUES (?, 0, 0)", [(n,) for n in range(2000)])
+        connection.execute(f"ALTER TABLE orders ADD COLUMN data TEXT DEFAULT '{'x' * 100_000}'")
+    connection.close()
+    with pytest.raises(holtmq.InvalidValueError, match="more bytes in its messages than in the file"):
+        holtmq.migrate(path, tmp_path / "new.db")
+    assert [path.name for path in tmp_path.iterdir()] == ["a.db"]
+
+
+def test_generated_columns_and_views_are_not_evaluated(tmp_path: Path) -> None:
+    path = tmp_path / "a.db"
+    with sqlite3.connect(path) as connection:
+        connection.execute(
+            "CREATE TABLE orders (message_id, status, in_time, data BLOB GENERATED ALWAYS AS (zeroblob(400000000)) VIRTUAL)"
+        )
+        connection.execute("CREATE VIEW more AS SELECT 1 AS message_id, 0 AS status, 0 AS in_time, zeroblob(400000000) AS data")
+        connection.execute("INSERT INTO orders VALUES (1, 0, 0)")
+    connection.close()
+    with pytest.raises(holtmq.NotAStoreError, match="has no table with"):
+        holtmq.migrate(path, tmp_path / "new.db")
 
 
 def test_an_existing_file_is_not_overwritten(miniq: Path, tmp_path: Path) -> None:

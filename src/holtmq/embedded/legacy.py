@@ -18,12 +18,19 @@ from holtmq.embedded.embedded_broker import EmbeddedBroker
 from holtmq.errors import InvalidValueError, NotAStoreError, StoreError
 from holtmq.queueing.rules import HIGHEST_PRIORITY
 from holtmq.store.records import ID_CLOCK_BITS, DeliveryState
+from holtmq.table import describe
 
 COLUMNS = {"message_id", "data", "status", "in_time"}
 STATES = {0: DeliveryState.READY, 1: DeliveryState.LOCKED, 2: DeliveryState.DONE, 3: DeliveryState.FAILED}
 NANOSECONDS_FROM = 10**16
 """Times above this are nanoseconds, as in litequeue; smaller ones are milliseconds, as in MiniQ."""
 BATCH = 10_000
+BATCH_BYTES = 16 * 1024 * 1024
+LATEST_MS = 2**42
+"""The latest time that a message can have, in the year 2109. Message ids begin with the time, in 43 bits."""
+MOST_GROWTH = 2
+"""Largest ratio of the bodies to the source file: text in UTF-16 grows by half in UTF-8. A small file with a large default
+value in its schema would fill the disk."""
 
 
 class PatternWarning(UserWarning):
@@ -67,7 +74,9 @@ def migrate(source: str | Path, target: str | Path, progress: Callable[[int, int
 def _migrate(source: Path, target: Path, unfinished: Path, progress: Callable[[int, int], None]) -> MigrationReport:
     report = MigrationReport(str(source), str(target))
     legacy = sqlite3.connect(f"file:{quote(str(source.absolute()))}?mode=ro", uri=True)
+    bytes_left = MOST_GROWTH * sum(path.stat().st_size for path in (source, Path(f"{source}-wal")) if path.exists())
     try:
+        legacy.execute("PRAGMA trusted_schema = OFF")
         tables = _tables(legacy, source)
         total = sum(legacy.execute(f"SELECT count(*) FROM {_quoted(table)}").fetchone()[0] for table in tables)
         with EmbeddedBroker(unfinished, durability="off") as mq:
@@ -76,6 +85,9 @@ def _migrate(source: Path, target: Path, unfinished: Path, progress: Callable[[i
                 highest = _highest_priority(legacy, table, columns)
                 mq.declare_queue(table, max_priority=min(highest, HIGHEST_PRIORITY) or None)
                 for batch in _batches(legacy, table, columns):
+                    bytes_left -= sum(len(message.body) for message in batch)
+                    if bytes_left < 0:
+                        raise InvalidValueError(f"{source} has more bytes in its messages than in the file; expected fewer")
                     _copy_batch(mq, table, batch, report.queues[table])
                     progress(report.messages, total)
             with mq.database.lock() as connection:
@@ -96,12 +108,71 @@ def _tables(legacy: sqlite3.Connection, source: Path) -> dict[str, set[str]]:
     return found
 
 
-def _batches(legacy: sqlite3.Connection, table: str, columns: set[str]) -> Iterator[list[tuple[object, ...]]]:
-    optional = {"topic": "''", "priority": "0", "lock_time": "NULL", "done_time": "NULL"}
+@dataclass(frozen=True, slots=True)
+class _LegacyMessage:
+    """A row whose values have been checked: a column of SQLite can hold values of any type."""
+
+    body: bytes
+    is_text: bool
+    state: DeliveryState
+    arrived_ms: int
+    topic: str
+    priority: int
+    locked_ms: int | None
+    settled_ms: int | None
+
+
+def _batches(legacy: sqlite3.Connection, table: str, columns: set[str]) -> Iterator[list[_LegacyMessage]]:
+    optional = {"topic": "NULL", "priority": "NULL", "lock_time": "NULL", "done_time": "NULL"}
     chosen = ", ".join(name if name in columns else default for name, default in optional.items())
     rows = legacy.execute(f"SELECT data, status, in_time, {chosen} FROM {_quoted(table)} ORDER BY in_time, message_id")
-    while batch := rows.fetchmany(BATCH):
+    batch: list[_LegacyMessage] = []
+    batch_bytes = 0
+    for row in rows:
+        batch.append(_checked(table, *row))
+        batch_bytes += len(batch[-1].body)
+        if len(batch) == BATCH or batch_bytes >= BATCH_BYTES:
+            yield batch
+            batch, batch_bytes = [], 0
+    if batch:
         yield batch
+
+
+def _checked(
+    table: str, data: object, status: object, in_time: object, topic: object, priority: object, lock_time: object,
+    done_time: object,
+) -> _LegacyMessage:  # fmt: skip
+    """Return the message of a row, or raise InvalidValueError. Nothing is converted by guessing: no message may change."""
+
+    def refusal(column: str, value: object, expected: str) -> InvalidValueError:
+        return InvalidValueError(f"queue {table!r} has a message with {column} {describe(value)}; expected {expected}")
+
+    def milliseconds(column: str, value: object) -> int:
+        if not isinstance(value, int | float) or not 0 <= value < LATEST_MS * 1_000_000:
+            raise refusal(column, value, "a time as a number of milliseconds or nanoseconds since 1970")
+        time = int(value // 1_000_000 if value > NANOSECONDS_FROM else value)
+        if time >= LATEST_MS:
+            raise refusal(column, value, "a time before the year 2109")
+        return time
+
+    if not isinstance(data, str | bytes):
+        raise refusal("data", data, "text or a blob")
+    if not isinstance(status, int) or status not in STATES:
+        raise refusal("status", status, "an integer from 0 to 3")
+    if not isinstance(topic, str | None):
+        raise refusal("topic", topic, "text")
+    if not isinstance(priority, int | None):
+        raise refusal("priority", priority, "an integer")
+    return _LegacyMessage(
+        data.encode() if isinstance(data, str) else data,
+        isinstance(data, str),
+        STATES[status],
+        milliseconds("in_time", in_time),
+        topic or "",
+        priority or 0,
+        milliseconds("lock_time", lock_time) if lock_time is not None else None,
+        milliseconds("done_time", done_time) if done_time is not None else None,
+    )
 
 
 def _highest_priority(legacy: sqlite3.Connection, table: str, columns: set[str]) -> int:
@@ -111,33 +182,26 @@ def _highest_priority(legacy: sqlite3.Connection, table: str, columns: set[str])
     return max(0, highest or 0)
 
 
-def _copy_batch(mq: EmbeddedBroker, queue: str, batch: list[tuple[object, ...]], states: Counter[str]) -> None:
+def _copy_batch(mq: EmbeddedBroker, queue: str, batch: list[_LegacyMessage], states: Counter[str]) -> None:
     with mq.working(queue) as (connection, queue_id, rules):
         (last,) = connection.execute("SELECT coalesce(max(id), 0) FROM messages").fetchone()
-        for data, status, in_time, topic, priority, lock_time, done_time in batch:
-            state, arrived = STATES.get(status), _milliseconds(in_time)  # type: ignore[call-overload]
-            if state is None or arrived is None:
-                raise InvalidValueError(
-                    f"queue {queue!r} has a message with status {status!r} and time {in_time!r}; "
-                    "expected a status from 0 to 3 and a number as the time"
-                )
-            body, properties = (data.encode(), TEXT) if isinstance(data, str) else (bytes(data), None)  # type: ignore[call-overload]
-            key_id = mq.intern(str(topic or ""))
-            rank = min(max(int(priority or 0), 0), rules.max_priority)  # type: ignore[call-overload]
-            last = max(last + 1, arrived << ID_CLOCK_BITS)
-            locked_at, settled_at = _milliseconds(lock_time), _milliseconds(done_time)
+        for message in batch:
+            state = message.state
+            key_id = mq.intern(message.topic)
+            rank = min(max(message.priority, 0), rules.max_priority)
+            last = max(last + 1, message.arrived_ms << ID_CLOCK_BITS)
             connection.execute(
                 "INSERT INTO messages (id, exchange, key_id, priority, created_at, properties, body) "
                 "VALUES (?, '', ?, ?, ?, ?, ?)",
-                (last, key_id, rank, arrived, properties, body),
+                (last, key_id, rank, message.arrived_ms, TEXT if message.is_text else None, message.body),
             )
             # The process that locked a message is gone: its lease expires now, and the next pop returns it.
             lease_until = mq.now_ms() if state == DeliveryState.LOCKED else None
             attempts = 0 if state == DeliveryState.READY else 1
-            settled_at = (settled_at or mq.now_ms()) if state in (DeliveryState.DONE, DeliveryState.FAILED) else None
+            settled_at = (message.settled_ms or mq.now_ms()) if state in (DeliveryState.DONE, DeliveryState.FAILED) else None
             connection.execute(
                 "INSERT INTO deliveries VALUES (?, ?, ?, ?, ?, ?, ?, NULL, ?, ?)",
-                (last, queue_id, state, rank, key_id, attempts, lease_until, locked_at, settled_at),
+                (last, queue_id, state, rank, key_id, attempts, lease_until, message.locked_ms, settled_at),
             )
             states[state.name.lower()] += 1
 
@@ -163,12 +227,6 @@ def migrate_pattern(pattern: str) -> str:
     if pattern.startswith("*") and not pattern.startswith("*."):
         words[0] = "#"
     return ".".join(words)
-
-
-def _milliseconds(time: object) -> int | None:
-    if not isinstance(time, int | float):
-        return None
-    return int(time // 1_000_000 if time > NANOSECONDS_FROM else time)
 
 
 def _quoted(name: str) -> str:
