@@ -96,6 +96,40 @@ def test_a_cache_folder_that_is_not_writable_is_replaced(monkeypatch: pytest.Mon
     assert java._folder() != tmp_path / "cache" / "holtmq"
 
 
+@pytest.mark.usefixtures("no_java")
+@pytest.mark.parametrize("mode", [0o777, 0o775])
+def test_a_cache_folder_that_others_can_write_to_is_not_used(tmp_path: Path, mode: int) -> None:
+    cache = tmp_path / "cache" / "holtmq"
+    cache.mkdir(parents=True)
+    assert java_home().parent == cache
+    cache.chmod(mode)
+    assert java_home().parent != cache
+    assert java_home().parent.stat().st_mode & 0o777 == 0o700
+
+
+@pytest.mark.usefixtures("no_java")
+def test_a_cache_folder_that_is_a_link_or_belongs_to_others_is_not_used(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    (tmp_path / "cache").mkdir()
+    (tmp_path / "elsewhere").mkdir(mode=0o700)
+    (tmp_path / "cache" / "holtmq").symlink_to(tmp_path / "elsewhere")
+    assert java_home().parent != tmp_path / "cache" / "holtmq"
+    (tmp_path / "cache" / "holtmq").unlink()
+    assert java_home().parent == tmp_path / "cache" / "holtmq"
+    monkeypatch.setattr("os.geteuid", lambda: 4711)
+    assert java_home().parent != tmp_path / "cache" / "holtmq"
+
+
+@pytest.mark.usefixtures("no_java")
+def test_a_path_with_special_characters_is_only_a_path(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.setenv("JAVA_HOME", str(fake_java(tmp_path / 'a "$(touch planted)"', "21")))
+    command = [str(java_home() / "bin" / "java"), "Main"]
+    answer = subprocess.run(command, capture_output=True, text=True, check=True, env={"PATH": "/usr/bin:/bin"}, cwd=tmp_path)
+    assert answer.stdout == "Main\n"
+    assert not (tmp_path / "planted").exists()
+
+
 @pytest.mark.parametrize("has_java", [True, False], ids=["installed Java", "no Java installed"])
 def test_spark_starts_and_works_without_output(tmp_path: Path, has_java: bool) -> None:  # noqa: FBT001
     folder = tmp_path / "bin"

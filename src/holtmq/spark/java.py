@@ -7,11 +7,15 @@ newer versions of Java would warn about. Runs on the driver. The workers of a cl
 
 from __future__ import annotations
 
+import atexit
 import os
 import re
+import shlex
 import shutil
+import stat
 import subprocess
 import tempfile
+from functools import cache
 from hashlib import blake2b
 from pathlib import Path
 
@@ -23,6 +27,7 @@ FIRST_TO_WARN = 24
 """The first Java that warns about native code and sun.misc.Unsafe, both of which Spark uses."""
 QUIET = ("--enable-native-access=ALL-UNNAMED", "--sun-misc-unsafe-memory-access=allow")
 ANSWER_TIMEOUT_S = 60
+OTHERS_WRITE = stat.S_IWGRP | stat.S_IWOTH
 
 
 class JavaError(HoltmqError):
@@ -55,7 +60,7 @@ for argument do
         *) set -- "$@" "$argument" ;;
     esac
 done
-exec "{java}" {flags} "$@"
+exec {shlex.quote(str(java))} {flags} "$@"
 """
 
 
@@ -94,10 +99,27 @@ def _version(java: Path) -> int:
 
 
 def _folder() -> Path:
-    """Return the user's cache folder or, if it is not writable, the folder for temporary files."""
-    cache = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "holtmq"
+    """Return the user's cache folder or, if others could write to it, a new folder that lasts as long as this process.
+
+    Spark runs what is in the folder, so nobody else may be able to put a file there.
+    """
     try:
-        cache.mkdir(parents=True, exist_ok=True)
-    except OSError:
-        return Path(tempfile.gettempdir())
-    return cache if os.access(cache, os.W_OK) else Path(tempfile.gettempdir())
+        folder = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "holtmq"
+        folder.mkdir(parents=True, exist_ok=True, mode=0o700)
+        if _is_private(folder) and os.access(folder, os.W_OK):
+            return folder
+    except (OSError, RuntimeError):  # a file in the way, or a user without a home
+        pass
+    return _temporary_folder()
+
+
+def _is_private(folder: Path) -> bool:
+    found = folder.lstat()
+    return stat.S_ISDIR(found.st_mode) and found.st_uid == os.geteuid() and not found.st_mode & OTHERS_WRITE
+
+
+@cache
+def _temporary_folder() -> Path:
+    folder = tempfile.mkdtemp(prefix="holtmq-java-")
+    atexit.register(shutil.rmtree, folder, ignore_errors=True)
+    return Path(folder)
