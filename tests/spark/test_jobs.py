@@ -285,6 +285,7 @@ def test_a_report_counts_everything(spark: SparkSession, traffic: str, tmp_path:
     assert outcome.first == datetime(2026, 1, 1, tzinfo=UTC)
     assert json.loads(json.dumps(outcome.to_dict()))["messages"] == 4000
     page = outcome.to_html()
+    assert '<meta name="holtmq-vhost" content="/">' in page[:300]
     assert "A &lt;b&gt;busy&lt;/b&gt; day" in page
     assert "<b>busy" not in page
     assert "http://" not in page.replace("http://www.w3.org", "")

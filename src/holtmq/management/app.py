@@ -102,7 +102,7 @@ class App:
                 self._authenticate(request, Need.MONITORING)
             return metrics_page(self._node, per_object=path.endswith("per-object"))
         if path.startswith("/reports/"):
-            return self._report(request, path)
+            return await self._report(request, path)
         return self._static.respond(path, request.headers.get("if-none-match"))
 
     def _refuse_foreign(self, request: Request) -> None:
@@ -167,13 +167,13 @@ class App:
         caller.require(need)
         return caller
 
-    def _report(self, request: Request, path: str) -> Response:
+    async def _report(self, request: Request, path: str) -> Response:
         segments = path.split("/")
         if len(segments) != 4:
             raise NotFoundError(f"no resource at {path[:200]!r}")
         named = {"ticket": segments[2], "name": unquote(segments[3])}
         caller = Caller(User(""), Authorization())
-        return resources.reports.serve_report(Call(self._node, self._statistics, caller, named, {}, request.headers, b""))
+        return await resources.reports.serve_report(Call(self._node, self._statistics, caller, named, {}, request.headers, b""))
 
 
 def _as_asked(listing: Listing, result: list[dict[str, Any]] | dict[str, Any]) -> Any:

@@ -92,6 +92,7 @@ def report(
             series = _series(timed, topology, vhost, span_s, [volume.name for volume in queues[:SERIES_SHOWN]])
         return Report(
             title=title,
+            vhost=vhost,
             created_at=datetime.now(UTC),
             first=first,
             last=last,

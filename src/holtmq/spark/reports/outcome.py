@@ -55,6 +55,7 @@ class Report(OldToJson):
     """A traffic report. All of it is on the driver."""
 
     title: str
+    vhost: str
     created_at: datetime
     messages: int
     bytes: int
