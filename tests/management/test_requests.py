@@ -5,6 +5,7 @@ from __future__ import annotations
 import base64
 import json
 import logging
+import re
 import socket
 import ssl
 import subprocess
@@ -20,7 +21,7 @@ import trustme
 from holtmq.config import Config
 from holtmq.server import server
 from holtmq.server.run import running
-from tests.amqp_client import Amqp
+from tests.amqp_client import Amqp, raw_socket
 from tests.management.conftest import Node, running_node
 from tests.management.http import Http, assert_answer, segment
 
@@ -146,6 +147,14 @@ def test_over_tls(tmp_path: Path) -> None:
             {},
             200,
         ),
+        ("GET", "/api/queues?columns=" + "a," * 20_000, None, {}, 200),
+        ("GET", "/api/queues?columns=" + ",".join(map(str, range(5000))), None, {}, 400),
+        ("GET", "/api/queues?columns=" + "a." * 20_000, None, {}, 400),
+        ("PUT", "/api/queues/%2F/q", b'{"arguments": {"x": "' + b"y" * 1024 * 1024 + b'"}}', {}, 413),
+        ("PUT", "/api/queues/%2F/q", {}, {"sec_fetch_site": "cross-site"}, 403),
+        ("PUT", "/api/queues/%2F/q", {}, {"sec_fetch_site": "same-site"}, 403),
+        ("PUT", "/api/queues/%2F/q", {}, {"sec_fetch_site": "same-origin"}, 201),
+        ("GET", "/api/queues", None, {"sec_fetch_site": "cross-site"}, 200),
     ],
 )
 def test_unusual_requests_get_an_answer(
@@ -163,9 +172,84 @@ def test_deeply_nested_arguments_do_not_stop_the_broker(http: Http) -> None:
     assert http.call("GET", "/api/queues").status == 200
 
 
+@pytest.mark.parametrize("path", ["/api/parameters/c/%2F/n", "/api/global-parameters/n"])
+def test_a_deeply_nested_parameter_does_not_make_lists_fail(http: Http, path: str) -> None:
+    nested: Any = 1
+    for _ in range(200):
+        nested = [nested]
+    assert_answer(http.call("PUT", path, {"value": nested}), 400, "expected a value of at most 100 levels")
+    section = {"name": "n", "value": nested, "component": "c", "vhost": "/"}
+    for name in ("parameters", "global_parameters"):
+        assert http.post("/api/definitions", {name: [section]}).status == 400
+    assert http.call("GET", "/api/definitions").status == 200
+
+
+def test_bodies_have_a_limit_in_total(http: Http, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("holtmq.management.bodies.MAX_TOTAL_BYTES", 1000)
+    for _ in range(20):  # what is over does not count
+        assert http.put("/api/queues/%2F/q", {"arguments": {"x": "y" * 800}}) in (201, 204)
+    refused = http.call("PUT", "/api/queues/%2F/q", {"arguments": {"x": "y" * 1000}})
+    assert_answer(refused, 503, "try again later")
+    assert refused.headers["retry-after"] == "1"
+
+
+LOGIN = "Authorization: Basic Z3Vlc3Q6Z3Vlc3Q="
+CHUNKED = "2\r\n{}\r\n0\r\n\r\n"
+
+
+@pytest.mark.parametrize(
+    ("head", "body", "status"),
+    [
+        (["POST /api/definitions HTTP/1.1", "Host: localhost", LOGIN, "Transfer-Encoding: chunked"], CHUNKED, 204),
+        (
+            ["POST /api/definitions HTTP/1.1", "Host: localhost", LOGIN, "Content-Length: 4", "Transfer-Encoding: chunked"],
+            CHUNKED,
+            400,
+        ),
+        (["POST /api/definitions HTTP/1.0", "Host: localhost", LOGIN, "Transfer-Encoding: chunked"], CHUNKED, 400),
+        (["POST /api/definitions HTTP/1.1", "Host: localhost", LOGIN, "Transfer-Encoding: xchunked"], CHUNKED, 400),
+        (["POST /api/definitions HTTP/1.1", "Host: localhost", LOGIN, "Content-Length: 2", "Content-Length: 3"], "{} ", 400),
+        (["POST /api/definitions HTTP/1.1", "Host: localhost", LOGIN, "Content-Length: +2"], "{}", 400),
+        (["GET / HTTP/1.1", "Host: localhost", "Host: localhost"], "", 400),
+        (["GET / HTTP/1.1", "Host : localhost"], "", 400),
+        (["GET / HTTP/1.1"], "", 400),
+        (["GET /api/whoami?a=b HTTP/1.1", "Host: [::1", LOGIN], "", 403),
+        (["GET http://localhost/api/whoami HTTP/1.1", "Host: localhost", LOGIN], "", 404),
+        (["GET /../../etc/passwd HTTP/1.1", "Host: localhost"], "", 404),
+        (["CONNECT localhost:22 HTTP/1.1", "Host: localhost"], "", 405),
+        (["OPTIONS * HTTP/1.1", "Host: localhost"], "", 405),
+        (["GET /api/whoami HTTP/1.1", "Host: localhost", LOGIN, "Connection: Upgrade", "Upgrade: websocket"], "", 200),
+        (["GET / HTTP/1.1", "Host: localhost", "Range: bytes=0-0,0-0"], "", 200),
+    ],
+)
+def test_requests_that_proxies_may_read_differently_are_not_guessed_at(
+    node: Node, head: list[str], body: str, status: int
+) -> None:
+    with raw_socket(int(node.http.base.rsplit(":", 1)[1])) as connection:
+        connection.sendall(("\r\n".join(head) + "\r\n\r\n" + body).encode())
+        assert connection.recv(100).startswith(f"HTTP/1.1 {status}".encode())
+
+
+def test_a_body_that_nobody_reads_is_not_taken_for_a_request(node: Node) -> None:
+    hidden = "DELETE /api/queues/%2F/q HTTP/1.1\r\nHost: localhost\r\n" + LOGIN + "\r\n\r\n"
+    assert node.http.put("/api/queues/%2F/q") == 201
+    with raw_socket(int(node.http.base.rsplit(":", 1)[1])) as connection:
+        head = f"PUT /api/queues/%2F/x HTTP/1.1\r\nHost: localhost\r\nContent-Length: {len(hidden)}\r\n\r\n"
+        connection.sendall((head + hidden + "GET /logo.svg HTTP/1.0\r\nHost: localhost\r\n\r\n").encode())
+        answers = b"".join(iter(lambda: connection.recv(65_536), b""))
+    assert re.findall(rb"HTTP/1\.1 (\d+)", answers) == [b"401", b"200"]
+    assert node.http.call("GET", "/api/queues/%2F/q").status == 200
+
+
+def test_any_host_may_be_named_on_other_interfaces(http: Http) -> None:
+    with running_node(http_host="0.0.0.0") as node:
+        remote = Http(node.http.base.replace("0.0.0.0", "127.0.0.1"))
+        for host in ("broker.example", "[", "[::1", "a b"):
+            assert remote.call("GET", "/api/queues?page=1", host=host).status == 200, host
+
+
 def test_an_oversized_request_head_is_refused(node: Node) -> None:
-    host, port = node.http.base.removeprefix("http://").split(":")
-    with socket.create_connection((host, int(port)), 10) as connection:
+    with raw_socket(int(node.http.base.rsplit(":", 1)[1])) as connection:
         connection.sendall(b"GET / HTTP/1.1\r\n")
         connection.sendall((b"x: " + b"y" * 4000 + b"\r\n") * 50)
         assert connection.recv(100).startswith(b"HTTP/1.1 400")

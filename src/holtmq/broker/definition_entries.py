@@ -114,7 +114,7 @@ def read_parameter(fields: Fields, component: str, name: str, vhost: str) -> Par
     require_short_string(component, "a component's name")
     if not fields.has("value"):
         raise DefinitionsError(f"{fields.path}.value", "expected the value of the parameter, got nothing")
-    return Parameter(component, name, json.dumps(fields.value("value")), vhost)
+    return Parameter.of(component, name, fields.value("value"), vhost)
 
 
 def require_policy(policy: Policy, path: str) -> None:

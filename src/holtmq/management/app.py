@@ -27,6 +27,7 @@ from holtmq.errors import (
 )
 from holtmq.management import resources
 from holtmq.management.access import Caller, Need, UnauthenticatedError, UnauthorisedError, authenticate
+from holtmq.management.bodies import Bodies, BusyError, TooLargeError
 from holtmq.management.listing import Listing, PageOutOfRangeError
 from holtmq.management.metrics import metrics_page
 from holtmq.management.node import Node
@@ -37,8 +38,6 @@ from holtmq.management.statistics import Statistics
 
 log = logging.getLogger(__name__)
 
-MAX_BODY_BYTES = 20 * 1024 * 1024
-"""Maximum size of a request's body, as in RabbitMQ."""
 DISK_TIMEOUT_S = 30.0
 REALM = 'Basic realm="HoltMQ Management"'
 PAGE_POLICY = (
@@ -56,15 +55,17 @@ SECURITY_HEADERS = {
     "cache-control": "no-cache",
 }
 SAFE_METHODS = ("GET", "HEAD", "OPTIONS")
+OWN_SITES = ("same-origin", "none")
+"""What a browser says of requests from our pages, or from its address bar."""
 LOCAL_NAMES = ("localhost", "ip6-localhost")
-
-
-class TooLargeError(HoltmqError):
-    """The body of the request exceeds `MAX_BODY_BYTES`."""
 
 
 class ForeignRequestError(HoltmqError):
     """A browser sent the request on behalf of another site."""
+
+
+class AmbiguousLengthError(HoltmqError):
+    """The head of the request gives the length of its body in two ways."""
 
 
 class App:
@@ -74,6 +75,7 @@ class App:
         self._node = node
         self._statistics = statistics
         self._static = StaticFiles()
+        self._bodies = Bodies()
         self._is_local = _is_loopback(node.config.http_host)
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
@@ -99,20 +101,30 @@ class App:
             return _plain_refusal(405, "method_not_allowed", reason, {"allow": "GET, HEAD"})
         if path in ("/metrics", "/metrics/per-object"):
             if self._node.config.metrics_login:
-                self._authenticate(request, Need.MONITORING)
+                await self._authenticate(request, Need.MONITORING)
             return metrics_page(self._node, per_object=path.endswith("per-object"))
         if path.startswith("/reports/"):
             return await self._report(request, path)
         return self._static.respond(path, request.headers.get("if-none-match"))
 
     def _refuse_foreign(self, request: Request) -> None:
-        """Refuse what a browser sends on behalf of other sites: it may attach stored credentials to such requests."""
+        """Refuse what a browser sends on behalf of other sites: it may attach stored credentials to such requests.
+
+        Refuse a body whose length a proxy could see differently, too: its end could be taken for another request.
+        """
+        if "transfer-encoding" in request.headers and (
+            "content-length" in request.headers or request.scope["http_version"] != "1.1"
+        ):
+            raise AmbiguousLengthError("expected either Content-Length or Transfer-Encoding (HTTP/1.1), got both")
         host = request.headers.get("host", "")
         if self._is_local and not _is_local_host(host):
             raise ForeignRequestError(f"expected localhost or a loopback address in the Host header, got {host[:80]!r}")
         origin = request.headers.get("origin")
         if origin is not None and request.method not in SAFE_METHODS and origin.partition("://")[2] != host:
             raise ForeignRequestError(f"expected a request from this site's own pages, got Origin {origin[:80]!r}")
+        fetched_from = request.headers.get("sec-fetch-site", "none")
+        if fetched_from not in OWN_SITES and request.method not in SAFE_METHODS:
+            raise ForeignRequestError(f"expected a request from this site's own pages, got {fetched_from[:80]!r}")
 
     async def _call(self, request: Request, path: str) -> Response:
         if path == "/api/openapi.json":
@@ -134,16 +146,11 @@ class App:
             reason = f"expected one of {allowed}, got {request.method}"
             return _plain_refusal(405, "method_not_allowed", reason, {"allow": allowed})
         caller = await self._authenticate(request, operation.need)
-        call = Call(
-            self._node,
-            self._statistics,
-            caller,
-            dict(zip(operation.parameters, values, strict=True)),
-            dict(parse_qsl(request.url.query, keep_blank_values=True)),
-            request.headers,
-            await _read(request),
-        )
-        return await self._carry_out(operation, call)
+        named = dict(zip(operation.parameters, values, strict=True))
+        query = dict(parse_qsl(request.scope["query_string"].decode("latin-1"), keep_blank_values=True))
+        async with self._bodies.read(request, operation.path) as content:
+            call = Call(self._node, self._statistics, caller, named, query, request.headers, content)
+            return await self._carry_out(operation, call)
 
     async def _carry_out(self, operation: Operation, call: Call) -> Response:
         result = operation.handler(call)
@@ -183,19 +190,6 @@ def _as_asked(listing: Listing, result: list[dict[str, Any]] | dict[str, Any]) -
     return result if listing.page is not None else listing.trim(result)
 
 
-async def _read(request: Request) -> bytes:
-    """Read the body. Refuse it as soon as it is too large."""
-    announced = request.headers.get("content-length", "0")
-    if announced.isdigit() and int(announced) > MAX_BODY_BYTES:
-        raise TooLargeError(f"expected a body of at most {MAX_BODY_BYTES} bytes, got {announced}")
-    content = bytearray()
-    async for chunk in request.stream():
-        content += chunk
-        if len(content) > MAX_BODY_BYTES:
-            raise TooLargeError(f"expected a body of at most {MAX_BODY_BYTES} bytes, got more")
-    return bytes(content)
-
-
 REFUSALS: tuple[tuple[tuple[type[Exception], ...], int, str], ...] = (
     ((UnauthorisedError, AccessRefusedError, NotAllowedError, LoginRefusedError), 401, "not_authorised"),
     ((NotFoundError,), 404, "not_found"),
@@ -212,6 +206,10 @@ def _refusal(error: Exception, what: str) -> Response:
             return _plain_refusal(401, "not_authorized", str(error), {"www-authenticate": REALM})
         case TooLargeError():
             return _plain_refusal(413, "payload_too_large", str(error), {"connection": "close"})
+        case AmbiguousLengthError():
+            return _plain_refusal(400, "bad_request", str(error), {"connection": "close"})
+        case BusyError():
+            return _plain_refusal(503, "busy", str(error), {"connection": "close", "retry-after": "1"})
         case TimeoutError():
             reason = f"the change was applied but not written to disk within {DISK_TIMEOUT_S:g} s: check the disk and the log"
             return _plain_refusal(503, "disk", reason)

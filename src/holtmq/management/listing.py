@@ -11,6 +11,8 @@ from holtmq.regular_expression import RegularExpression, escape
 
 PAGE_SIZE = 100
 MAX_PAGE_SIZE = 500
+MAX_COLUMNS = 200
+MAX_COLUMN_DEPTH = 20
 MAX_PATTERN_LENGTH = 200
 
 
@@ -47,7 +49,7 @@ class Listing:
             name=_pattern(query) if page is not None or "name" in query else None,
             sort=query.get("sort") or None,
             is_reversed=query.get("sort_reverse") == "true",
-            columns=tuple(name for name in query.get("columns", "").split(",") if name),
+            columns=_columns(query.get("columns", "")),
             page=page,
         )
 
@@ -106,6 +108,13 @@ class Listing:
 
 class PageOutOfRangeError(InvalidValueError):
     """The requested page is beyond the last one."""
+
+
+def _columns(text: str) -> tuple[str, ...]:
+    columns = tuple(dict.fromkeys(name for name in text.split(",") if name))
+    if len(columns) > MAX_COLUMNS or any(name.count(".") > MAX_COLUMN_DEPTH for name in columns):
+        raise InvalidValueError(f"columns: expected at most {MAX_COLUMNS} names, each with at most {MAX_COLUMN_DEPTH} dots")
+    return columns
 
 
 def _number(query: Mapping[str, str], name: str, default: int, most: int) -> int:

@@ -5,7 +5,8 @@ Arguments can be any mapping; they are stored as an immutable `Table`.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import json
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from datetime import datetime
 from typing import ClassVar, Literal, TypeAlias
@@ -17,6 +18,8 @@ from holtmq.topology.criteria import has_x_criteria
 DestinationType: TypeAlias = Literal["queue", "exchange"]
 DEFAULT_EXCHANGE = ""
 DEFAULT_VHOST = "/"
+MAX_NESTING = 100
+"""Maximum depth of a parameter's value. The serializer of the HTTP API supports 254 levels in all."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -184,6 +187,16 @@ class Parameter:
     """The value as JSON text."""
     vhost: str = ""
 
+    @classmethod
+    def of(cls, component: str, name: str, value: object, vhost: str = "") -> Parameter:
+        """Return a parameter with a value from JSON. Raise InvalidValueError if it is nested too deeply to be listed."""
+        level = [value]
+        for _ in range(MAX_NESTING):
+            level = [child for each in level for child in _children(each)]
+        if level:
+            raise InvalidValueError(f"parameter {name!r}: expected a value of at most {MAX_NESTING} levels, got more")
+        return cls(component, name, json.dumps(value), vhost)
+
     @property
     def identity(self) -> tuple[str, str, str]:
         """Component, vhost and name."""
@@ -193,6 +206,10 @@ class Parameter:
     def is_global(self) -> bool:
         """Whether it is a global parameter."""
         return not self.component
+
+
+def _children(value: object) -> Iterable[object]:
+    return value.values() if isinstance(value, dict) else value if isinstance(value, list) else ()
 
 
 def _freeze_tables(entity: object, *names: str) -> None:
