@@ -63,8 +63,12 @@ class EmbeddedBroker:
         self.intake = Intake(self.messages, self.keys, lambda: self._router, lambda: self._queues)
         self._workers: list[BackgroundProducer | CallbackConsumer] = []
         self.database.on_rollback.append(self._forget)
-        with self._transaction():
-            pass
+        try:
+            with self._transaction():
+                pass
+        except BaseException:
+            self.database.close()  # another process can open the file
+            raise
 
     def declare_exchange(
         self,

@@ -3,15 +3,18 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
+from collections.abc import Callable, Iterable, Mapping
 from datetime import datetime
 from pathlib import Path
+from typing import Any, TypeVar
 
-from holtmq.errors import NotAStoreError
+from holtmq.errors import HoltmqError, NotAStoreError, StoreError
 from holtmq.store.sqlite.database import SqliteDatabase
 from holtmq.table import FieldValue, Table
 from holtmq.table_json import table_from_json, table_to_json
 from holtmq.topology import DEFAULT_VHOST, Binding, Exchange, Parameter, Policy, Queue, Removal, Topology
+
+T = TypeVar("T")
 
 
 class SqliteDeclarations:
@@ -39,17 +42,25 @@ class SqliteDeclarations:
             policies = connection.execute(
                 "SELECT name, pattern, definition, apply_to, priority, vhost FROM policies ORDER BY vhost, name"
             )
-            vhosts = [
-                {"name": name, **json.loads(metadata)}
-                for name, metadata in connection.execute("SELECT name, metadata FROM vhosts ORDER BY name")
-            ]
+            found = connection.execute("SELECT name, metadata FROM vhosts ORDER BY name")
+            vhosts = self._read("vhosts", _vhost, found)
             return Topology(
-                tuple(map(_exchange, exchanges)),
-                tuple(map(_queue, queues)),
-                tuple(map(_binding, bindings)),
-                tuple(map(_policy, policies)),
-                (("vhosts", json.dumps(vhosts)),) if vhosts != [{"name": DEFAULT_VHOST}] else (),
+                self._read("exchanges", _exchange, exchanges),
+                self._read("queues", _queue, queues),
+                self._read("bindings", _binding, bindings),
+                self._read("policies", _policy, policies),
+                (("vhosts", json.dumps(vhosts)),) if vhosts != ({"name": DEFAULT_VHOST},) else (),
             )
+
+    def _read(self, table: str, convert: Callable[[Any], T], rows: Iterable[Any]) -> tuple[T, ...]:
+        """Convert the rows of a table. A value that HoltMQ cannot have written means that the file is damaged."""
+        try:
+            return tuple(map(convert, rows))
+        except (HoltmqError, ValueError, TypeError, AttributeError, RecursionError) as error:
+            raise StoreError(
+                f"{self._database.path} is damaged: the table {table} has a value that HoltMQ does not write ({error}); "
+                "restore the file from a backup"
+            ) from error
 
     def add_exchange(self, exchange: Exchange) -> None:
         self._change(
@@ -163,6 +174,11 @@ def _identity(binding: Binding) -> tuple[str, ...]:
         binding.vhost, binding.source, binding.destination_type, binding.destination, binding.routing_key,
         to_text(binding.arguments),
     )  # fmt: skip
+
+
+def _vhost(row: tuple[str, str]) -> dict[str, Any]:
+    name, metadata = row
+    return {"name": name, **json.loads(metadata)}
 
 
 def _exchange(row: tuple[str, str, int, int, int, str, str]) -> Exchange:
