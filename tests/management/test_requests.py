@@ -102,6 +102,8 @@ def test_requests_from_other_sites_are_refused(http: Http) -> None:
     for header in ("content-security-policy", "x-content-type-options", "x-frame-options", "referrer-policy"):
         assert answer.headers[header]
     assert "'unsafe" not in answer.headers["content-security-policy"]
+    assert answer.headers["cache-control"] == "no-cache"
+    assert http.call("GET", "/api/definitions").headers["cache-control"] == "no-store"
 
 
 def test_over_tls(tmp_path: Path) -> None:

@@ -54,6 +54,8 @@ SECURITY_HEADERS = {
     "permissions-policy": "camera=(), microphone=(), geolocation=()",
     "cache-control": "no-cache",
 }
+PRIVATE_PATHS = ("/api/", "/reports/", "/metrics")
+"""Paths whose responses are not for caches: definitions contain password hashes, messages are as private as in the queue."""
 SAFE_METHODS = ("GET", "HEAD", "OPTIONS")
 OWN_SITES = ("same-origin", "none")
 """What a browser says of requests from our pages, or from its address bar."""
@@ -88,6 +90,8 @@ class App:
             return
         except Exception as error:  # noqa: BLE001  # the edge: every error becomes a response, defects are logged too
             response = _refusal(error, f"{scope['method']} {scope['path']}")
+        if scope["path"].startswith(PRIVATE_PATHS):
+            response.headers.setdefault("cache-control", "no-store")
         for name, value in SECURITY_HEADERS.items():
             response.headers.setdefault(name, value)
         await response(scope, receive, send)

@@ -83,6 +83,14 @@ class Server:
 
     async def start(self) -> None:
         """Bind the ports, open the file, and accept clients."""
+        try:
+            await self._start()
+        except BaseException:
+            for listener in self._listeners:
+                listener.close()
+            raise
+
+    async def _start(self) -> None:
         config = self.config
         self._listen("AMQP", config.amqp_port, None)
         if config.tls_port is not None:
@@ -235,8 +243,6 @@ class Server:
             if self.config.http_port == DEFAULT_HTTP_PORT:  # not set explicitly: AMQP takes precedence
                 log.warning("HTTP API and web UI are disabled: %s; choose a port with --http-port", error)
                 return
-            for listener in self._listeners:
-                listener.close()
             self._journal.close()
             raise
         self._http = http
