@@ -76,14 +76,16 @@ class HttpConnection(H11Protocol):
 
     def __init__(self, config: uvicorn.Config, state: ServerState, connections: HttpConnections) -> None:
         super().__init__(config, state, {}, asyncio.get_running_loop())
-        self.waits_since = self.loop.time()
-        self._head_at = self.waits_since
+        self.waits_since = 0.0
+        """When the wait for a request began, or its head was complete. Progress does not count: a slow client is a slow one."""
+        self._progress_at = 0.0
         self._has_begun = True
         """Whether a request is under way. A new connection counts as such: it must send one soon."""
         self._unsent = 0
         self._all_connections = connections
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        self._start_waiting()
         if not self._all_connections.add(self):
             cast("asyncio.Transport", transport).abort()
             return
@@ -95,26 +97,29 @@ class HttpConnection(H11Protocol):
             super().connection_lost(exc)
 
     def data_received(self, data: bytes) -> None:
-        if self._awaits_head:
-            if not self._has_begun:
-                self._has_begun, self.waits_since = True, self.loop.time()
-        else:
-            self.waits_since = self.loop.time()
+        self._progress_at = self.loop.time()
+        if not self._has_begun:
+            self._has_begun = True
+            self._start_waiting()
         super().data_received(data)
 
     def handle_events(self) -> None:
         cycle = self.cycle
         super().handle_events()
         if self.cycle is not cycle:
-            self._head_at = self.waits_since = self.loop.time()
+            self._start_waiting()
 
     def on_response_complete(self) -> None:
-        self._has_begun, self.waits_since = bool(self.conn.trailing_data[0]), self.loop.time()
+        self._has_begun = bool(self.conn.trailing_data[0])
+        self._start_waiting()
         super().on_response_complete()
 
     def pause_writing(self) -> None:
-        self.waits_since = self.loop.time()
+        self._progress_at = self.loop.time()
         super().pause_writing()
+
+    def _start_waiting(self) -> None:
+        self.waits_since = self._progress_at = self.loop.time()
 
     @property
     def awaits_client(self) -> bool:
@@ -135,12 +140,11 @@ class HttpConnection(H11Protocol):
             return False
         unsent = self.transport.get_write_buffer_size()
         if unsent < self._unsent:
-            self.waits_since = now
+            self._progress_at = now
         self._unsent = unsent
-        waited_s = now - self.waits_since
         if self._awaits_head and not unsent and not self.transport.is_closing():
-            return self._has_begun and waited_s > HEAD_S  # uvicorn closes idle connections
-        return waited_s > STALL_S or (self._awaits_body and now - self._head_at > BODY_S)
+            return self._has_begun and now - self.waits_since > HEAD_S  # uvicorn closes idle connections
+        return now - self._progress_at > STALL_S or (self._awaits_body and now - self.waits_since > BODY_S)
 
     def drop(self) -> None:
         """Close the connection at once."""
