@@ -101,6 +101,9 @@ def test_a_queue_is_archived_reported_compared_routed_and_replayed(run: Run, tmp
         (["archive", "q", "out"], "Missing option '--amqp-url'"),
         (["replay", "in", "--amqp-url", "amqp://x", "--since", "yesterday"], "'yesterday' does not match"),
         (["report", "in", "--definitions", "/no/such"], "/no/such: No such file or directory"),
+        (["archive", "q", "out", "--amqp-url", "amqp://bob@127.0.0.1:1"], "no password for user 'bob'"),
+        (["replay", "in", "--amqp-url", "amqp://127.0.0.1:1", "--user", "bob"], "no password for user 'bob'"),
+        (["replay", "in", "--amqp-url", "http://bob:hush@127.0.0.1:1"], "got 'http://127.0.0.1:1'"),
     ],
 )
 def test_an_error_is_one_line(capsys: pytest.CaptureFixture[str], arguments: list[str], message: str) -> None:

@@ -30,8 +30,7 @@ def amqp_url_option(default: str | None = None) -> Callable[[F], F]:
         cls=AliasedOption,
         envvar="HOLTMQ_AMQP_URL",
         metavar="URL",
-        default=default,
-        required=default is None,
+        **({"required": True} if default is None else {"default": default}),
         help="AMQP URL of the broker, for example amqp://guest@127.0.0.1:5672/%2F [env: HOLTMQ_AMQP_URL]",
     )
 
