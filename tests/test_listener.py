@@ -129,6 +129,16 @@ def test_connections_that_never_begin_a_handshake_keep_nobody_out(
         assert all(map(is_closed, (*silent[:20], *silent[30:50])))
 
 
+def test_a_connection_without_room_is_refused_before_its_handshake(tls: tuple[dict[str, Any], ssl.SSLContext]) -> None:
+    settings, _ = tls
+    with (
+        running(Config(**settings, max_connections=1)) as server,
+        Amqp(int(server.address.rsplit(":", 1)[1])),
+        raw_socket(ports_of(server.addresses)[0]) as connection,
+    ):
+        assert is_closed(connection)
+
+
 def test_a_handshake_must_end_in_time(tls: tuple[dict[str, Any], ssl.SSLContext]) -> None:
     settings, _ = tls
     with running(Config(**settings, handshake_timeout_s=0.1)) as server:

@@ -50,6 +50,7 @@ class Listener:
         handshake_timeout_s: float,
     ) -> None:
         self._service = service
+        self._place = f"{host}:{port}"
         self._protocol = protocol
         self._has_room = has_room
         self._context = context
@@ -68,8 +69,11 @@ class Listener:
 
     def start(self) -> None:
         """Accept connections."""
-        for listening in self.sockets:
-            listening.listen(BACKLOG)
+        try:
+            for listening in self.sockets:
+                listening.listen(BACKLOG)
+        except OSError as error:  # another process has bound the port too, and was faster
+            raise _refusal(error, self._service, self._place) from error
         self._resume()
 
     def close(self) -> None:
@@ -175,5 +179,9 @@ def _bind(service: str, host: str, port: int) -> list[socket.socket]:
     except OSError as error:
         for listening in bound:
             listening.close()
-        raise OSError(error.errno, f"cannot listen for {service}: {error.strerror}", f"{host}:{port}") from error
+        raise _refusal(error, service, f"{host}:{port}") from error
     return bound
+
+
+def _refusal(error: OSError, service: str, place: str) -> OSError:
+    return OSError(error.errno, f"cannot listen for {service}: {error.strerror}", place)
