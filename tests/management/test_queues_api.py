@@ -6,8 +6,10 @@ from typing import Any
 
 import pytest
 
+from holtmq.broker.memory import MESSAGE_BYTES
 from tests.management.conftest import Node
 from tests.management.http import Http, assert_answer
+from tests.management.test_metrics import samples
 
 
 @pytest.mark.parametrize(
@@ -84,18 +86,23 @@ def test_a_move_neither_loses_nor_duplicates_messages(node: Node, overflow: str)
     assert tuple(http.message_count(queue) for queue in ("from", "to", "dead")) == expected
 
 
-def test_bodies_in_memory_are_counted_until_the_messages_are_gone(node: Node) -> None:
+def test_memory_is_counted_until_the_messages_are_gone(node: Node) -> None:
     http = node.http
+
+    def messages_take() -> float:
+        return sum(samples(node)["holtmq_memory_queues_bytes"].values())
+
     for queue in ("q", "r"):
         http.put(f"/api/queues/%2F/{queue}")
     with node.connect() as amqp:
         channel = amqp.channel()
         channel.put("q", *[bytes(1000)] * 50)
         channel.settle()
-    assert http.get("/api/nodes")[0]["bodies_in_memory"] == 50_000
+    each = 1000 + MESSAGE_BYTES
+    assert messages_take() == 50 * each
     http.post("/api/queues/%2F/q/move", {"destination": "r", "count": 20})
-    assert http.get("/api/nodes")[0]["bodies_in_memory"] == 50_000
+    assert messages_take() == 50 * each
     http.delete("/api/queues/%2F/r/contents")
-    assert http.get("/api/nodes")[0]["bodies_in_memory"] == 30_000
+    assert messages_take() == 30 * each
     http.delete("/api/queues/%2F/q")
-    assert http.get("/api/nodes")[0]["bodies_in_memory"] == 0
+    assert messages_take() == 0

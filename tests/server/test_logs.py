@@ -63,3 +63,13 @@ def test_names_and_paths_of_clients_do_not_forge_lines(tmp_path: Path) -> None:
     assert "entered vhost" in log
     assert "\x1b" not in log
     assert not any(line.startswith(FORGED) for line in log.splitlines())
+
+
+def test_a_log_that_nobody_reads_does_not_stop_the_broker(tmp_path: Path) -> None:
+    """Each connection logs a line: the pipe of this process is full after some hundreds of them."""
+    with broker_process(tmp_path / "b.db", "--durability", "off") as broker:
+        for _ in range(1000):
+            with Amqp(broker.port) as amqp:
+                amqp.drop()
+        with Amqp(broker.port) as amqp:
+            amqp.channel().declare("q")

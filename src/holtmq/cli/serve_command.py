@@ -32,9 +32,9 @@ def serve(config_path: str | None, **options: Any) -> None:
 
     Prints one line when it is ready, and runs until it receives SIGTERM or Ctrl-C.
     """
-    from holtmq.server.logs import set_up_logs
+    from holtmq.server.logs import logging_to_stderr
     from holtmq.server.run import serve as run
 
     config = (load_config(config_path) if config_path else Config()).updated(**options)
-    set_up_logs(config.log_format, config.log_level)
-    run(config, lambda server: click.echo(f"HoltMQ is ready on {', '.join(server.addresses)} with {config.data}"))
+    with logging_to_stderr(config.log_format, config.log_level):
+        run(config, lambda server: click.echo(f"HoltMQ is ready on {', '.join(server.addresses)} with {config.data}"))
