@@ -44,6 +44,7 @@ from holtmq.errors import (
     StoreFullError,
     StoreOwnedError,
     StoreReadOnlyError,
+    StoreReplacedError,
     StoreVersionError,
     UnexpectedFrameError,
 )
@@ -99,6 +100,7 @@ __all__ = [
     "StoreFullError",
     "StoreOwnedError",
     "StoreReadOnlyError",
+    "StoreReplacedError",
     "StoreVersionError",
     "Table",
     "Topology",

@@ -185,6 +185,10 @@ class StoreOwnedError(StoreError):
     """The file is in use by a running broker, or a broker cannot start because the embedded library has it open."""
 
 
+class StoreReplacedError(StoreError):
+    """The file was deleted, moved or replaced while it was open; nothing was written."""
+
+
 class StoreClosedError(StoreError):
     """The file has been closed."""
 

@@ -18,6 +18,7 @@ from holtmq.embedded.embedded_broker import EmbeddedBroker
 from holtmq.errors import InvalidValueError, NotAStoreError, StoreError
 from holtmq.queueing.rules import HIGHEST_PRIORITY
 from holtmq.store.records import ID_CLOCK_BITS, DeliveryState
+from holtmq.store.sqlite.data_file import refuse_lone_wal
 from holtmq.table import describe
 
 COLUMNS = {"message_id", "data", "status", "in_time"}
@@ -59,6 +60,7 @@ def migrate(source: str | Path, target: str | Path, progress: Callable[[int, int
     """
     if Path(target).exists():
         raise StoreError(f"{target} already exists; expected the path of a new file")
+    refuse_lone_wal(str(target))
     if not Path(source).is_file():
         raise NotAStoreError(f"{source} does not exist; expected a MiniQ or litequeue file")
     unfinished = Path(f"{target}.unfinished")

@@ -30,6 +30,7 @@ from holtmq.errors import (
     StoreVersionError,
 )
 from holtmq.store.records import Durability
+from holtmq.store.sqlite.data_file import FileWatch, prepare
 from holtmq.store.sqlite.ownership import FileClaim, system_locking
 
 T = TypeVar("T")
@@ -73,12 +74,24 @@ class SqliteDatabase:
         self.on_rollback: list[Callable[[], None]] = []
         """Called after a rollback, so that caches can discard what they saw in the transaction."""
         self._reading, self._writing = _Reading(self), _Writing(self)
+        self._owner = owner
+        self._watch: FileWatch | None = None
+        if self.path != ":memory:":
+            prepare(self.path)
+            self._watch = FileWatch(str(Path(self.path).absolute()))
         self._claim = _claim(self.path, owner)
         try:
             self._connection, self._pid = self._connect(), os.getpid()
-            _opened.add(self)
-            with self.lock():
-                self._migrate()
+            try:
+                _opened.add(self)
+                with self.lock():
+                    self._migrate()
+                if self._watch is not None:
+                    self._watch.start_wal()
+                    self.check_file()
+            except BaseException:
+                self._connection.close()
+                raise
         except BaseException:
             if self._claim is not None:
                 self._claim.release()
@@ -91,8 +104,16 @@ class SqliteDatabase:
             raise StoreClosedError(f"{self.path} was closed")
         if self._pid != os.getpid():
             _inherited.append(self._connection)
+            if self._claim is not None:
+                self._claim.abandon()
+                self._claim = _claim(self.path, self._owner)
             self._connection, self._pid = self._connect(), os.getpid()
         return self._connection
+
+    def check_file(self) -> None:
+        """Raise `StoreReplacedError` if the file was deleted, moved or replaced since it was opened."""
+        if self._watch is not None:
+            self._watch.check()
 
     def lock(self) -> AbstractContextManager[sqlite3.Connection]:
         """Return a context that locks the connection for reading and translates SQLite's errors."""
@@ -131,6 +152,7 @@ class SqliteDatabase:
         """
         self._lock.acquire()
         try:
+            self.check_file()
             insert = partial(self.connection.execute, statement, parameters)
             return (self._when_free(insert)).lastrowid or 0
         except sqlite3.IntegrityError:
@@ -165,6 +187,7 @@ class SqliteDatabase:
             self._is_closed = True
 
     def _begin(self, connection: sqlite3.Connection) -> None:
+        self.check_file()  # before each transaction, so that none is confirmed which nobody will ever read
         self._when_free(lambda: connection.execute("BEGIN IMMEDIATE"))
 
     def _when_free(self, attempt: Callable[[], T]) -> T:
@@ -200,7 +223,12 @@ class SqliteDatabase:
     def _connect(self) -> sqlite3.Connection:
         try:
             connection = sqlite3.connect(
-                self.path, timeout=self._timeout_s, isolation_level=None, check_same_thread=False, cached_statements=256
+                _uri(self.path),
+                timeout=self._timeout_s,
+                isolation_level=None,
+                check_same_thread=False,
+                cached_statements=256,
+                uri=True,
             )
             connection.execute("PRAGMA foreign_keys = ON")
             connection.execute(f"PRAGMA synchronous = {self._durability}")
@@ -236,6 +264,11 @@ class SqliteDatabase:
                     connection.execute(statement)
             connection.execute(f"PRAGMA application_id = {APPLICATION_ID}")
             connection.execute(f"PRAGMA user_version = {len(self._steps)}")
+
+
+def _uri(path: str) -> str:
+    """Return a path as SQLite's URI, with which SQLite opens an existing file and never creates one by itself."""
+    return "file::memory:" if path == ":memory:" else Path(path).absolute().as_uri() + "?mode=rw"
 
 
 def _claim(path: str, owner: str | None) -> FileClaim | None:

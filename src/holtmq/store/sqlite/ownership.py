@@ -1,18 +1,21 @@
 """Ownership of a HoltMQ file: a broker owns it exclusively, embedded libraries share it.
 
-A claim is a lock on a file beside the database, and not on the database itself: closing a second descriptor of that would
-drop the locks that SQLite holds on it. The operating system releases a claim when its process ends.
+A claim is a lock on a file beside the database, which any system has and which names the broker that owns the database. Where
+the system allows it, a claim is also a lock on the database itself (`inode_lock.py`): a lock file can be removed, and a
+database can have other names. The operating system releases a claim when its process ends.
 """
 
 from __future__ import annotations
 
 import importlib
 import os
+import stat
 from contextlib import suppress
 from pathlib import Path
 from typing import Any, Protocol
 
 from holtmq.errors import StoreOwnedError
+from holtmq.store.sqlite.inode_lock import InodeLock, has_inode_locks
 
 SUFFIX = "-lock"
 LONGEST_ADDRESS = 1000
@@ -106,16 +109,29 @@ class FileClaim:
 
     def __init__(self, path: str, owner: str | None, locking: Locking) -> None:
         self._path = path
-        self._lock_path = Path(path + SUFFIX)
+        self._lock_path = Path(os.path.realpath(path) + SUFFIX)
         self._locking = locking
         self._descriptor = self._take(is_shared=owner is None)
+        self._inode_lock: InodeLock | None = None
+        try:
+            self._inode_lock = self._lock_inode(is_shared=owner is None)
+        except BaseException:
+            self.release()
+            raise
         os.ftruncate(self._descriptor, 0)  # a broker that was killed leaves its address there
         if owner is not None:
             os.lseek(self._descriptor, 0, os.SEEK_SET)
             os.write(self._descriptor, owner.encode())
 
+    @property
+    def is_only(self) -> bool:
+        """Whether no other process has the file open, as far as the system can tell."""
+        return self._inode_lock is None or self._inode_lock.is_only
+
     def release(self) -> None:
         """Release the claim, and remove the lock file if no other process holds a claim."""
+        if self._inode_lock is not None:
+            self._inode_lock.release()
         try:
             is_last = self._locking.own(self._descriptor)
             if is_last and os.name != "nt":
@@ -127,14 +143,21 @@ class FileClaim:
         if is_last and os.name == "nt":
             self._remove_closed()
 
+    def abandon(self) -> None:
+        """Close the descriptors that a forked child has inherited. The claim stays its parent's."""
+        if self._inode_lock is not None:
+            self._inode_lock.abandon()
+        os.close(self._descriptor)
+
     def _remove_closed(self) -> None:
         """Remove the lock file on Windows, which refuses to remove a file that any process has open."""
         with suppress(OSError):
             self._lock_path.unlink(missing_ok=True)
 
     def _take(self, *, is_shared: bool) -> int:
+        mode = stat.S_IMODE(Path(self._path).stat().st_mode)  # whoever may use the database may lock it
         while True:
-            descriptor = os.open(self._lock_path, os.O_RDWR | os.O_CREAT, 0o644)
+            descriptor = os.open(self._lock_path, os.O_RDWR | os.O_CREAT, mode)
             try:
                 is_granted = self._locking.share(descriptor) if is_shared else self._locking.own(descriptor)
                 if not is_granted:
@@ -146,6 +169,19 @@ class FileClaim:
                 os.close(descriptor)
                 raise
             os.close(descriptor)
+
+    def _lock_inode(self, *, is_shared: bool) -> InodeLock | None:
+        if not has_inode_locks():
+            return None
+        try:
+            return InodeLock(self._path, is_shared=is_shared)
+        except BlockingIOError:
+            raise StoreOwnedError(
+                f"{self._path} is in use by another process, which opened it by another name or whose {self._lock_path.name} "
+                "was removed; stop that process and try again"
+            ) from None
+        except OSError:
+            return None  # the file system has no such locks
 
     def _is_current(self, descriptor: int) -> bool:
         """Return whether the locked file still has its name; its last holder may have removed it in the meantime."""
