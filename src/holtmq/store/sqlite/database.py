@@ -6,6 +6,7 @@ short pauses, so that no process sleeps for long while the file is free.
 
 from __future__ import annotations
 
+import logging
 import os
 import random
 import sqlite3
@@ -30,8 +31,11 @@ from holtmq.errors import (
     StoreVersionError,
 )
 from holtmq.store.records import Durability
-from holtmq.store.sqlite.data_file import FileWatch, prepare
+from holtmq.store.sqlite.data_file import FileWatch, prepare, wal_path
 from holtmq.store.sqlite.ownership import FileClaim, system_locking
+from holtmq.store.sqlite.wal_check import WalScan, scan_wal
+
+log = logging.getLogger(__name__)
 
 T = TypeVar("T")
 APPLICATION_ID = 0x486F6C74  # "Holt"
@@ -81,11 +85,12 @@ class SqliteDatabase:
             self._watch = FileWatch(str(Path(self.path).absolute()))
         self._claim = _claim(self.path, owner)
         try:
+            left_behind = self._left_behind()
             self._connection, self._pid = self._connect(), os.getpid()
             try:
                 _opened.add(self)
                 with self.lock():
-                    self._migrate()
+                    self._migrate(left_behind)
                 if self._watch is not None:
                     self._watch.start_wal()
                     self.check_file()
@@ -241,8 +246,20 @@ class SqliteDatabase:
             raise translated(error, self.path) from error
         return connection
 
-    def _migrate(self) -> None:
-        """Create the schema, or migrate an older one step by step."""
+    def _left_behind(self) -> WalScan | None:
+        """Return what a process that crashed has left in the WAL, or None if nothing, or if another process uses the WAL."""
+        if self._watch is None or (self._claim is not None and not self._claim.is_only):
+            return None
+        scan = scan_wal(wal_path(self.path))
+        if scan is not None and scan.application_id not in (None, APPLICATION_ID):
+            raise NotAStoreError(
+                f"{scan.path} has changes to the database of another program; expected those to a HoltMQ database: "
+                f"if {self.path} is a HoltMQ database, move {scan.path} away"
+            )
+        return scan
+
+    def _migrate(self, left_behind: WalScan | None) -> None:
+        """Create the schema, or migrate an older one step by step. Report what the WAL has lost."""
         connection = self.connection
         version, application, tables = self._when_free(partial(_identify, connection))
         if tables and application != APPLICATION_ID:
@@ -251,6 +268,10 @@ class SqliteDatabase:
             raise StoreVersionError(
                 f"{self.path} has schema version {version}, written by a newer HoltMQ; expected at most {len(self._steps)}"
             )
+        if left_behind is not None:
+            _, frames, _ = connection.execute("PRAGMA wal_checkpoint(PASSIVE)").fetchone()
+            if frames >= 0 and (damage := left_behind.damage(frames)) is not None:
+                log.error("%s", damage)
         if version == len(self._steps):
             return
         if not tables:

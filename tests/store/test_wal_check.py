@@ -1,0 +1,108 @@
+"""A WAL that a crash left behind: damage that costs commits is reported, and nothing else is."""
+
+from __future__ import annotations
+
+import sqlite3
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+import holtmq
+from holtmq.store.sqlite.wal_check import FRAME_HEADER_BYTES, HEADER_BYTES, USUAL_PAGE_SIZE, scan_wal
+from tests.store.test_data_file import leave_a_wal
+
+ROLL_BACK_A_LARGE_TRANSACTION = """
+import os, sys, holtmq
+mq = holtmq.open(sys.argv[1])
+mq.queue("q").put("kept")
+mq.database.connection.execute("PRAGMA cache_size = 5")
+try:
+    with mq.transaction():
+        mq.queue("q").put_many([(bytes(3000), "k")] * 100)
+        raise KeyError
+except KeyError:
+    pass
+mq.queue("q").put("kept")
+os._exit(0)
+"""
+
+
+def flip_a_bit(path: Path, at: int) -> None:
+    content = bytearray(path.read_bytes())
+    content[at] ^= 1
+    path.write_bytes(content)
+
+
+def size_after_opening(path: Path) -> int:
+    with holtmq.open(path) as mq:
+        return mq.queue("q").size()
+
+
+def place_of(frame: int) -> int:
+    return HEADER_BYTES + (frame - 1) * (FRAME_HEADER_BYTES + USUAL_PAGE_SIZE)
+
+
+@pytest.mark.parametrize("part", ["page", "checksum", "salt"])
+def test_a_damaged_frame_is_reported_with_the_commits_behind_it(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture, part: str
+) -> None:
+    path = tmp_path / "a.db"
+    leave_a_wal(path)
+    found = scan_wal(f"{path}-wal")
+    assert found is not None
+    frame = found.commits[-5]  # each of the last commits is one put
+    flip_a_bit(Path(f"{path}-wal"), place_of(frame) + {"page": 1000, "checksum": 20, "salt": 10}[part])
+    assert size_after_opening(path) == 5
+    lost = 4 if part == "salt" else 5  # a frame with other salts may be an old one
+    report = f"a.db-wal is damaged at frame {frame}: {lost} of its {len(found.commits) - 5 + lost} commits cannot be read"
+    assert report in caplog.text
+    caplog.clear()
+    assert size_after_opening(path) == 5
+    assert caplog.text == ""
+
+
+def test_a_damaged_header_is_reported_with_all_commits(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    path = tmp_path / "a.db"
+    holtmq.open(path).close()
+    leave_a_wal(path)
+    found = scan_wal(f"{path}-wal")
+    assert found is not None
+    flip_a_bit(Path(f"{path}-wal"), 17)
+    assert size_after_opening(path) == 0
+    number = len(found.commits)
+    assert f"a.db-wal is damaged in its header: {number} of its {number} commits cannot be read" in caplog.text
+
+
+def test_a_sound_wal_is_not_reported(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    path = tmp_path / "a.db"
+    leave_a_wal(path)
+    assert size_after_opening(path) == 10
+    assert caplog.text == ""
+
+
+def test_the_remains_of_a_transaction_that_was_rolled_back_are_not_reported(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    path = tmp_path / "a.db"
+    subprocess.run([sys.executable, "-c", ROLL_BACK_A_LARGE_TRANSACTION, str(path)], check=True, timeout=60)
+    found = scan_wal(f"{path}-wal")
+    assert found is not None
+    assert Path(f"{path}-wal").stat().st_size > place_of(found.commits[-1] + 20), "expected remains in the WAL"
+    assert size_after_opening(path) == 2
+    assert caplog.text == ""
+
+
+def test_the_wal_of_another_program_is_refused(tmp_path: Path) -> None:
+    path, other = tmp_path / "a.db", tmp_path / "other.db"
+    holtmq.open(path).close()
+    writer = sqlite3.connect(other, isolation_level=None)
+    writer.execute("PRAGMA journal_mode = WAL")
+    writer.execute("CREATE TABLE diary (day, words)")
+    Path(f"{path}-wal").write_bytes(Path(f"{other}-wal").read_bytes())
+    writer.close()
+    with pytest.raises(holtmq.NotAStoreError, match="has changes to the database of another program"):
+        holtmq.open(path)
+    Path(f"{path}-wal").unlink()
+    assert size_after_opening(path) == 0
