@@ -152,7 +152,7 @@ def test_everyday_work_on_a_queue(tmp_path: Path) -> None:
     first = json.loads(holtmq("queue", "put", file, "inbox", "hello [bold]", "--key", "orders.food", "--json").stdout)["id"]
     holtmq("queue", "put", file, "inbox", "urgent", "--key", "orders.x", "--priority", "9", "--header", "vip=true")
     assert json.loads(holtmq("queue", "list", file, "--json").stdout) == [
-        {"queue": "inbox", "ready": 2, "locked": 0, "done": 0, "failed": 0, "dead": 0}
+        {"queue": "inbox", "ready": 2, "locked": 0, "done": 0, "failed": 0, "dead": 0, "damaged": 0}
     ]
     listed = holtmq("queue", "list", file, "inbox").stdout
     assert "hello [bold]" in listed

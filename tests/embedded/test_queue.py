@@ -461,7 +461,7 @@ def test_queues_do_not_see_each_other(mq: holtmq.EmbeddedBroker) -> None:
         (lambda q: q.pop(5), "a pattern must be a string"),
         (lambda q: q.pop_many(0), "expected at least one message"),
         (lambda q: q.pop(lease_s=0), "a lease above 0 s"),
-        (lambda q: q.list_messages("lost"), "a state must be one of ready, locked, done, failed, dead, got 'lost'"),
+        (lambda q: q.list_messages("lost"), "a state must be one of ready, locked, done, failed, dead, damaged, got 'lost'"),
     ],
 )
 def test_bad_input_is_refused_in_words(queue: QueueHandle, call: Any, message: str) -> None:

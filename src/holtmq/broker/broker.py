@@ -20,7 +20,6 @@ from holtmq.broker.confirms import Confirms
 from holtmq.broker.containment import InternalErrors
 from holtmq.broker.memory import DEFAULT_LIMIT, MemoryBudget
 from holtmq.broker.queue import MessageQueue
-from holtmq.broker.queued_message import restore
 from holtmq.broker.revocation import enforce_rights
 from holtmq.broker.session import Session
 from holtmq.broker.traffic import Churn
@@ -255,7 +254,7 @@ class Broker:
         queues = {queue.id: queue for vhost in self.vhosts.values() for queue in vhost.queues.values()}
         for queue_id, row in self.journal.take_due(self._released_to, self.now_ms):
             if queue_id in queues:
-                queues[queue_id].admit(restore(row, self.properties))
+                queues[queue_id].admit(row)
         self._released_to = self.now_ms
         self.watch_delayed()
 

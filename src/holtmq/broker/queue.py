@@ -22,6 +22,7 @@ from holtmq.queueing.overflow import is_full, is_too_long
 from holtmq.queueing.rules import QueueRules
 from holtmq.queueing.terms import PLAIN_TERMS, Terms, is_expired, parse_expiration, terms_of
 from holtmq.routing.route import Entry
+from holtmq.store.checksum import damage_of
 from holtmq.store.records import StoredRow
 from holtmq.topology import Queue
 from holtmq.wire.content import LIGHT_BYTES
@@ -263,12 +264,15 @@ class MessageQueue:
             while len(taken) < limit and room > 0 and (lane.returned or lane.ready or (not taken and self._fill(lane))):
                 if lane.returned or self._terms:
                     message = self._pop_checked(lane)
-                    if message is not None:
-                        taken.append(self._whole(message))
+                    if message is None:
+                        if (checks := checks - 1) == 0:
+                            self._set_timer(self._host.now_ms)
+                            break
+                    elif (whole := self._whole(message)) is not None:
+                        taken.append(whole)
                         room -= message.size
-                    elif (checks := checks - 1) == 0:
-                        self._set_timer(self._host.now_ms)
-                        break
+                    else:
+                        self._memory -= message.size
                 else:
                     taken += lane.pop_many(limit - len(taken))
             if len(lane) and (taken or not checks):
@@ -303,11 +307,24 @@ class MessageQueue:
         if not message.is_restored:
             self._held -= message.size
 
-    def _whole(self, message: QueuedMessage) -> QueuedMessage:
+    def _whole(self, message: QueuedMessage) -> QueuedMessage | None:
+        """Return a message with its content, or None if that was damaged in the file."""
         if message.content:
             return message
         (row,) = self._journal.read_one(self.id, message.id)
+        if self._is_damaged(row):
+            self._forget(message)
+            return None
         return self._host.restore(row)
+
+    def _is_damaged(self, row: StoredRow) -> bool:
+        """Return whether a message was damaged in the file. It stays there, and the queue goes on without it."""
+        damage = damage_of(row)
+        if damage is None:
+            return False
+        self._journal.set_aside(self.id, self.name, row, damage)
+        self.dropped += 1
+        return True
 
     def settle(self, message: QueuedMessage) -> None:
         """Remove an acknowledged message. On the hot path: see benchmarks/broker.py."""
@@ -364,8 +381,11 @@ class MessageQueue:
         if terms.expires_at is not None:
             self._set_timer(terms.expires_at)
 
-    def admit(self, message: QueuedMessage) -> None:
+    def admit(self, row: StoredRow) -> None:
         """Add a delayed message that has become available, in the order of its arrival."""
+        if self._is_damaged(row):
+            return
+        message = self._host.restore(row)
         self._lanes[-1].take_back(message)
         if any(lane.paged for lane in self._lanes):
             self._admitted.add(message.id)
@@ -506,7 +526,7 @@ class MessageQueue:
                 self._host.starve(self)
                 return False
             fresh = [row for row in rows if row.id not in self._admitted] if self._admitted else rows
-            messages = [self._host.restore(row) for row in fresh]
+            messages = [None if self._is_damaged(row) else self._host.restore(row) for row in fresh]
             for row, message in zip(fresh, messages, strict=True):
                 lane.cursor = row.id
                 lane.paged -= 1
@@ -516,8 +536,10 @@ class MessageQueue:
                 return True
         return False
 
-    def _recall(self, lane: Lane, row: StoredRow, message: QueuedMessage) -> None:
-        self._paged_bytes -= min(message.size, self._paged_bytes)
+    def _recall(self, lane: Lane, row: StoredRow, message: QueuedMessage | None) -> None:
+        self._paged_bytes -= min(row.size, self._paged_bytes)
+        if message is None:
+            return
         if row.expires_at is not None or lane.priority:
             self._terms[row.id] = Terms(row.expires_at, lane.priority)
         if row.attempts or row.id <= self.delivered_to:
@@ -572,11 +594,14 @@ class MessageQueue:
     def _die(self, message: QueuedMessage, reason: DeathReason) -> None:
         """Dead-letter a message that has left its lane. If that fails, it returns there, and nothing is lost."""
         try:
-            self._host.bury(self._whole(message), self, reason)
+            whole = self._whole(message)
+            if whole is not None:
+                self._host.bury(whole, self, reason)
         except Exception:
             self.give_back([message])
             raise
-        self._drop(message)
+        if whole is not None:
+            self._drop(message)
 
     def _drop(self, message: QueuedMessage) -> None:
         if message.stored:

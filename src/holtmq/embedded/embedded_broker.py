@@ -303,7 +303,7 @@ class EmbeddedBroker:
     ) -> NewMessage:
         """Validate and encode a message. Its priority and TTL become the AMQP properties `priority` and `expiration`."""
         properties, body = encode(content)
-        message = NewMessage(self.intern(key), body, exchange, properties=properties)
+        message = NewMessage(self.intern(key), key, body, exchange, properties=properties)
         if headers:
             message.headers = to_text(Table.of(headers))
         if priority is not None or ttl_ms is not None:

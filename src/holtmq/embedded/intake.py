@@ -132,9 +132,12 @@ class Intake:
         """Remove a message that died in a queue, dead-letter it if the queue says so, and return the size of its body.
 
         Without a dead-letter exchange, a message that reached the delivery limit stays in the file as dead, for inspection.
+        A damaged message stays as well.
         """
         queue_id, rules = self._queues()[name]
         (stored,) = self._messages.read(queue_id, [message_id])
+        if stored.state == DeliveryState.DAMAGED:
+            return len(stored.body)
         if rules.dead_letter_exchange is None and reason == "delivery_limit":
             self._messages.set_state(connection, queue_id, message_id, DeliveryState.DEAD, settled_at=now_ms)
             return len(stored.body)
@@ -176,5 +179,5 @@ class Intake:
             if not letter.is_cycle(name)
         }
         key = letter.routing_keys[0]
-        message = NewMessage(self._keys.intern(key), body, letter.exchange, raw_properties=letter.raw_properties)
+        message = NewMessage(self._keys.intern(key), key, body, letter.exchange, raw_properties=letter.raw_properties)
         self.enter(connection, message, key, targets, now_ms)

@@ -17,6 +17,7 @@ from holtmq.body import TEXT
 from holtmq.embedded.embedded_broker import EmbeddedBroker
 from holtmq.errors import InvalidValueError, NotAStoreError, StoreError
 from holtmq.queueing.rules import HIGHEST_PRIORITY
+from holtmq.store.checksum import json_checksum
 from holtmq.store.records import ID_CLOCK_BITS, DeliveryState
 from holtmq.store.sqlite.data_file import refuse_lone_wal
 from holtmq.table import describe
@@ -192,10 +193,12 @@ def _copy_batch(mq: EmbeddedBroker, queue: str, batch: list[_LegacyMessage], sta
             key_id = mq.intern(message.topic)
             rank = min(max(message.priority, 0), rules.max_priority)
             last = max(last + 1, message.arrived_ms << ID_CLOCK_BITS)
+            properties = TEXT if message.is_text else None
+            checksum = json_checksum("", message.topic, None, properties, message.body)
             connection.execute(
-                "INSERT INTO messages (id, exchange, key_id, priority, created_at, properties, body) "
-                "VALUES (?, '', ?, ?, ?, ?, ?)",
-                (last, key_id, rank, message.arrived_ms, TEXT if message.is_text else None, message.body),
+                "INSERT INTO messages (id, exchange, key_id, priority, created_at, properties, body, checksum) "
+                "VALUES (?, '', ?, ?, ?, ?, ?, ?)",
+                (last, key_id, rank, message.arrived_ms, properties, message.body, checksum),
             )
             # The process that locked a message is gone: its lease expires now, and the next pop returns it.
             lease_until = mq.now_ms() if state == DeliveryState.LOCKED else None

@@ -15,7 +15,7 @@ from holtmq.wire.content import Properties
 if TYPE_CHECKING:
     from holtmq.embedded.queue_handle import QueueHandle
 
-StateName: TypeAlias = Literal["ready", "locked", "done", "failed", "dead"]
+StateName: TypeAlias = Literal["ready", "locked", "done", "failed", "dead", "damaged"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -110,6 +110,7 @@ STATE_NAMES: dict[DeliveryState, StateName] = {
     DeliveryState.DONE: "done",
     DeliveryState.FAILED: "failed",
     DeliveryState.DEAD: "dead",
+    DeliveryState.DAMAGED: "damaged",
 }
 
 

@@ -14,6 +14,7 @@ from holtmq.queueing.delivery_count import DELIVERY_COUNT
 from holtmq.queueing.overflow import is_full
 from holtmq.queueing.rules import QueueRules
 from holtmq.queueing.terms import is_expired, terms_of
+from holtmq.store.checksum import json_checksum
 from holtmq.store.records import DeliveryState, NewMessage, StoredMessage
 from holtmq.table import FieldValue, Table, describe, require_short_string
 
@@ -97,9 +98,10 @@ class QueueHandle:
         owner, now = self._owner, self._owner.now_ms()
         with owner.working(self.name) as (connection, queue_id, rules):
             known = owner.keys.ids.get
-            given = list(messages)
+            given = [(key if isinstance(key, str) else as_key(key), *encode(content)) for content, key in messages]
             contents = [
-                ((isinstance(key, str) and known(key)) or owner.intern(as_key(key)), *encode(content)) for content, key in given
+                (known(key) or owner.intern(key), properties, body, json_checksum("", key, None, properties, body))
+                for key, properties, body in given
             ]
             expires_at, _ = terms_of(rules, None, None, None, now)
 
@@ -110,8 +112,8 @@ class QueueHandle:
                 added: range | QueueFullError = append()
             else:
                 owner.intake.expire(connection, now)
-                new = [NewMessage(key_id, body, properties=properties) for key_id, properties, body in contents]
-                added = self._admit(connection, new, [as_key(key) for _, key in given], append, now)
+                new = [NewMessage(owner.intern(key), key, body, properties=properties) for key, properties, body in given]
+                added = self._admit(connection, new, [key for key, *_ in given], append, now)
         return self._done(added)
 
     def _admit(
@@ -177,8 +179,11 @@ class QueueHandle:
         """Return the message that `pop` would return, without locking it."""
         with self._owner.looking(self.name) as (connection, queue_id, rules):
             self._release_due(connection, queue_id, rules)
-            ids = self._messages.find_ready(connection, queue_id, as_patterns(pattern), 1)
-            return next((message_of(stored, self) for stored in self._messages.read(queue_id, ids)), None)
+            while ids := self._messages.find_ready(connection, queue_id, as_patterns(pattern), 1):
+                (stored,) = self._messages.read(queue_id, ids)
+                if stored.state != DeliveryState.DAMAGED:
+                    return message_of(stored, self)
+            return None
 
     def get(self, message_id: int) -> Message | None:
         """Return a message of this queue by its id, in any state."""
@@ -285,18 +290,18 @@ class QueueHandle:
             refuse_unsupported(self.name, rules)
             now = self._release_due(connection, queue_id, rules)
             lease_until = now + round(lease_s * 1000)
-            fresh: list[int] = []
+            fresh: list[StoredMessage] = []
             while len(fresh) < most:
                 claims = self._messages.claim(connection, queue_id, patterns, most - len(fresh), now, lease_until)
                 if not claims and (fresh or not owner.intake.expire(connection, now)):
                     break  # nothing is ready, and no message that expired elsewhere came here as a dead letter
-                for claim in claims:
-                    if is_expired(claim.expires_at, now):
+                alive = [claim.message_id for claim in claims if not is_expired(claim.expires_at, now)]
+                for claim in claims if len(alive) < len(claims) else ():
+                    if claim.message_id not in alive:
                         owner.intake.bury(connection, self.name, claim.message_id, "expired", now)
-                    else:
-                        fresh.append(claim.message_id)
-            stored = self._messages.read(queue_id, fresh)
-        return [self._delivered(each, rules) for each in stored]
+                stored = self._messages.read(queue_id, alive)
+                fresh += [each for each in stored if each.state != DeliveryState.DAMAGED]
+        return [self._delivered(each, rules) for each in fresh]
 
     def _delivered(self, stored: StoredMessage, rules: QueueRules) -> Message:
         message = message_of(stored, self)

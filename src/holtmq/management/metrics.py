@@ -169,6 +169,8 @@ def _messages(node: Node) -> Iterator[list[str]]:
         ("messages_acked", acknowledged),
     ):
         yield _counter(f"rabbitmq_channel_{name}_total", "Older name of the rabbitmq_global_ counter.", [({}, value)])
+    text = "Stored messages found to be damaged. They are not delivered and stay in the file."
+    yield _counter("holtmq_messages_damaged_total", text, [({}, node.broker.journal.damaged)])
     channels = [channel for vhost in node.broker.vhosts.values() for channel in vhost.channels]
     consumers = sum(len(channel.consumers) for channel in channels)
     publishers = sum(1 for channel in channels if any(tally.count for tally in channel.tallies))

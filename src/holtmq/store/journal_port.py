@@ -50,6 +50,10 @@ class JournalPort(Protocol):
     def has_changes(self) -> bool:
         """Whether the batch that is being collected has any changes."""
 
+    @property
+    def damaged(self) -> int:
+        """The number of damaged messages found so far."""
+
     def add(self, message: StorableMessage, queue_id: int, priority: int, expires_at: int | None, *, is_paged: bool) -> None:
         """Store a message that entered a queue. The queue keeps no copy of a paged one and will `read` it later."""
 
@@ -64,6 +68,9 @@ class JournalPort(Protocol):
 
     def read_one(self, queue_id: int, message_id: int) -> Sequence[StoredRow]:
         """Return a message that `read` returned before and that was not removed since."""
+
+    def set_aside(self, queue_id: int, queue: str, row: StoredRow, damage: str) -> None:
+        """Keep a message of this queue that is damaged from being read again, and report it."""
 
     def purge(self, queue_id: int, but: Collection[int]) -> None:
         """Remove all messages of a queue except those with these ids."""

@@ -20,6 +20,10 @@ class NullJournal(JournalPort):
     def has_changes(self) -> bool:
         return False
 
+    @property
+    def damaged(self) -> int:
+        return 0
+
     def read(self, queue_id: int, priority: int, after_id: int, limit: int, most_bytes: int) -> Sequence[StoredRow]:
         return ()
 
@@ -41,6 +45,7 @@ class NullJournal(JournalPort):
     add = _ignore
     remove = _ignore
     returned = _ignore
+    set_aside = _ignore
     purge = _ignore
     forget_queue = _ignore
     delivered = _ignore

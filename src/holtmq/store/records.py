@@ -5,8 +5,9 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 from enum import IntEnum
-from typing import Literal, NamedTuple, TypeAlias
+from typing import Any, Literal, NamedTuple, TypeAlias
 
+from holtmq.store.checksum import checksum, json_checksum
 from holtmq.topology import Topology
 
 Durability: TypeAlias = Literal["full", "normal", "off"]
@@ -26,6 +27,7 @@ class DeliveryState(IntEnum):
     FAILED = 3
     DEAD = 4
     DELAYED = 5
+    DAMAGED = 6
 
 
 @dataclass(slots=True)
@@ -33,6 +35,7 @@ class NewMessage:
     """A message to be stored. Its properties are JSON, or AMQP's encoding in `raw_properties`."""
 
     key_id: int
+    routing_key: str
     body: bytes
     exchange: str = ""
     priority: int = 0
@@ -46,8 +49,13 @@ class NewMessage:
     def row(self, queue_id: int | None, now_ms: int) -> tuple[object, ...]:
         return (
             now_ms << ID_CLOCK_BITS, queue_id, self.exchange, self.key_id, self.priority, now_ms, self.due_at,
-            self.expires_at, self.headers, self.properties, self.body, self.raw_properties,
+            self.expires_at, self.headers, self.properties, self.body, self.raw_properties, self._checksum(),
         )  # fmt: skip
+
+    def _checksum(self) -> int:
+        if self.raw_properties is None:
+            return json_checksum(self.exchange, self.routing_key, self.headers, self.properties, self.body)
+        return checksum(self.exchange, self.routing_key, self.raw_properties, self.body)
 
 
 class QueueHead(NamedTuple):
@@ -84,6 +92,14 @@ class StoredMessage(NamedTuple):
     body: bytes
     raw_properties: bytes | None
     """AMQP's encoding of headers and properties, if the broker wrote the message or it is a dead letter."""
+    checksum: int | None
+
+    def as_damaged(self) -> StoredMessage:
+        """Return a damaged message with what can be shown of it. Damage may have changed the type of any value."""
+        values: dict[str, Any] = {"routing_key": self.routing_key or "", "exchange": self.exchange or ""}
+        values["body"] = self.body if isinstance(self.body, bytes) else b""
+        values["created_at"] = self.created_at if isinstance(self.created_at, int) else 0
+        return self._replace(state=DeliveryState.DAMAGED, headers=None, properties=None, raw_properties=None, **values)
 
 
 class StoredRow(NamedTuple):
@@ -99,6 +115,12 @@ class StoredRow(NamedTuple):
     properties: str | None
     raw_properties: bytes | None
     body: bytes
+    checksum: int | None = None
+
+    @property
+    def size(self) -> int:
+        """Bytes of the body, or 0 if the message is damaged and has none."""
+        return len(self.body) if isinstance(self.body, bytes) else 0
 
 
 @dataclass(frozen=True, slots=True)

@@ -178,6 +178,7 @@ def _node(node: Node) -> dict[str, Any]:
         "mem_limit": config.memory_bytes,
         "mem_alarm": node.broker.memory.is_alarmed,
         "mem_counted": node.broker.memory.total,
+        "damaged_messages": node.broker.journal.damaged,
         "disk_free": shutil.disk_usage(folder).free,
         "disk_free_limit": 0,
         "disk_free_alarm": node.blocked_for == "disk",

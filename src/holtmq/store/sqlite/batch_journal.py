@@ -16,9 +16,11 @@ from functools import partial
 
 from holtmq.accounts import Permission, TopicPermission, User
 from holtmq.errors import StoreError
+from holtmq.store.checksum import checksum
 from holtmq.store.journal_port import StorableMessage
 from holtmq.store.records import ALONE, ID_CLOCK_BITS, SHARED, Recovered, StoredRow
 from holtmq.store.sqlite.account_store import SqliteAccounts
+from holtmq.store.sqlite.damage import lenient_text, report, set_aside
 from holtmq.store.sqlite.database import SqliteDatabase, translated
 from holtmq.store.sqlite.declarations import SqliteDeclarations
 from holtmq.store.sqlite.keys import RoutingKeys
@@ -27,31 +29,32 @@ from holtmq.store.sqlite.recovery import recover
 from holtmq.topology import Binding, Exchange, Parameter, Policy, Queue, Removal
 
 ADD_MESSAGE = """
-INSERT INTO messages (id, queue_id, exchange, key_id, priority, created_at, expires_at, raw_properties, body, is_transient)
-VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?)
+INSERT INTO messages (id, queue_id, exchange, key_id, priority, created_at, expires_at, raw_properties, body, is_transient,
+    checksum)
+VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)
 """
 ADD_PLAIN_MESSAGE = f"""
-INSERT INTO messages (id, queue_id, exchange, key_id, priority, created_at, raw_properties, body)
-VALUES (?1, ?2, ?3, ?4, 0, ?1 >> {ID_CLOCK_BITS}, ?5, ?6)
+INSERT INTO messages (id, queue_id, exchange, key_id, priority, created_at, raw_properties, body, checksum)
+VALUES (?1, ?2, ?3, ?4, 0, ?1 >> {ID_CLOCK_BITS}, ?5, ?6, ?7)
 """
 ADD_DELIVERY = "INSERT INTO deliveries VALUES (?, ?, 0, ?, ?, 0, NULL, ?, NULL, NULL)"
 COLUMNS = """
-SELECT messages.id, exchange, key, deliveries.priority, deliveries.expires_at, deliveries.attempts, headers, properties,
-       raw_properties, body
+SELECT message_id, exchange, key, deliveries.priority, deliveries.expires_at, deliveries.attempts, headers, properties,
+       raw_properties, body, checksum
 FROM deliveries"""
 READ = f"""{COLUMNS} INDEXED BY ready
-JOIN messages ON messages.id = message_id JOIN routing_keys ON routing_keys.id = messages.key_id
+LEFT JOIN messages ON messages.id = message_id LEFT JOIN routing_keys ON routing_keys.id = messages.key_id
 WHERE deliveries.queue_id = ? AND state = 0 AND deliveries.priority = ? AND message_id > ?
 ORDER BY message_id LIMIT ?
 """
 READ_ONE = f"""{COLUMNS}
-JOIN messages ON messages.id = message_id JOIN routing_keys ON routing_keys.id = messages.key_id
+LEFT JOIN messages ON messages.id = message_id LEFT JOIN routing_keys ON routing_keys.id = messages.key_id
 WHERE deliveries.queue_id = ? AND message_id = ?
 """
 DUE = (
     COLUMNS.replace("SELECT", "SELECT deliveries.queue_id,", 1)
     + """
-JOIN messages ON messages.id = message_id JOIN routing_keys ON routing_keys.id = messages.key_id
+LEFT JOIN messages ON messages.id = message_id LEFT JOIN routing_keys ON routing_keys.id = messages.key_id
 WHERE state = 5 AND deliveries.due_at > ? AND deliveries.due_at <= ?
 """
 )
@@ -97,11 +100,13 @@ class SqliteJournal:
         self._accounts = SqliteAccounts(database)
         self._keys = RoutingKeys(database)
         self._reader = database.connection if database.path == ":memory:" else database.another_connection()
+        self._reader.text_factory = lenient_text
         self._collecting = Batch(1)
         self._writing: Batch | None = None
         self._is_begun = False
         self._next_queue_id = 1
         self._last_transient_id = 0
+        self.damaged = 0
         database.on_rollback.append(self._keys.forget)
 
     @property
@@ -281,7 +286,8 @@ class SqliteJournal:
                 message.origin.exchange,
                 intern(message.origin.routing_key),
                 message.properties.raw,
-                message.body,
+                body := message.body,
+                checksum(message.origin.exchange, message.origin.routing_key, message.properties.raw, body),
             )
             for message, queue_id, priority, expires_at in batch.alone.values()
             if not priority and expires_at is None
@@ -311,7 +317,7 @@ class SqliteJournal:
         key_id = self._keys.intern(message.origin.routing_key)
         return (
             message.id, queue_id, message.origin.exchange, key_id, priority, message.id >> ID_CLOCK_BITS, expires_at,
-            message.properties.raw, message.body, None,
+            message.properties.raw, message.body, None, _checksum(message),
         )  # fmt: skip
 
     def _write_shared(self, connection: sqlite3.Connection, batch: Batch) -> None:
@@ -323,6 +329,7 @@ class SqliteJournal:
             messages.append((
                 message.id, None, message.origin.exchange, key_id, 0, message.id >> ID_CLOCK_BITS, None,
                 message.properties.raw, message.body, 1 if is_transient else None,
+                _checksum(message),
             ))  # fmt: skip
             deliveries += [
                 (message.id, queue_id, priority, key_id, expires_at) for queue_id, (priority, expires_at) in queues.items()
@@ -340,7 +347,7 @@ class SqliteJournal:
         for values in self._reader.execute(READ, (queue_id, priority, after_id, limit)):
             row = StoredRow(*values)
             rows.append(row)
-            size += len(row.body)
+            size += row.size
             if size >= most_bytes:
                 break
         return rows
@@ -348,6 +355,11 @@ class SqliteJournal:
     def read_one(self, queue_id: int, message_id: int) -> Sequence[StoredRow]:
         rows = self._reader.execute(READ_ONE, (queue_id, message_id)).fetchall()
         return [StoredRow(*values) for values in rows]
+
+    def set_aside(self, queue_id: int, queue: str, row: StoredRow, damage: str) -> None:
+        self.damaged += 1
+        report(row.id, queue, damage)
+        self._change(lambda: set_aside(self._database.connection, row.id, queue_id))
 
     def next_due(self, after_ms: int) -> int | None:
         query = "SELECT min(due_at) FROM deliveries WHERE state = 5 AND due_at > ?"
@@ -383,6 +395,10 @@ class SqliteJournal:
         if self._reader is not self._database.connection:
             self._reader.close()
         self._database.close()
+
+
+def _checksum(message: StorableMessage) -> int:
+    return checksum(message.origin.exchange, message.origin.routing_key, message.properties.raw, message.body)
 
 
 def runs(numbers: list[int]) -> list[tuple[int, int]]:

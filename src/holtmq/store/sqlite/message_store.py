@@ -11,7 +11,9 @@ import sqlite3
 from collections.abc import Iterable, Sequence
 
 from holtmq.queueing.terms import Terms
-from holtmq.store.records import ClaimedMessage, DeliveryState, NewMessage, QueueHead, StoredMessage
+from holtmq.store.checksum import damage_of
+from holtmq.store.records import ID_CLOCK_BITS, ClaimedMessage, DeliveryState, NewMessage, QueueHead, StoredMessage
+from holtmq.store.sqlite.damage import reading_damaged_text, report, set_aside
 from holtmq.store.sqlite.database import SqliteDatabase
 from holtmq.store.sqlite.keys import Frontier, KeyPattern, RoutingKeys
 
@@ -22,14 +24,17 @@ LOOK_STEP = 10
 
 
 NEXT_ID = "max(?, (SELECT coalesce(max(id), 0) + 1 FROM messages), (SELECT indexed_to + 1 FROM state))"
-APPEND = f"INSERT INTO messages VALUES ({NEXT_ID}, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, NULL, 0)"
+APPEND = f"INSERT INTO messages VALUES ({NEXT_ID}, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, NULL, 0, ?)"
 # An exchange is never null: where topology or keys are of another version the statement fails, and nothing is written.
 CURRENT_EXCHANGE = "(SELECT ? FROM state WHERE topology_version = ? AND keys_version = ?)"
-APPEND_IF_CURRENT = f"INSERT INTO messages VALUES ({NEXT_ID}, ?, {CURRENT_EXCHANGE}, ?, ?, ?, ?, ?, ?, ?, ?, ?, NULL, 0)"
+APPEND_IF_CURRENT = f"INSERT INTO messages VALUES ({NEXT_ID}, ?, {CURRENT_EXCHANGE}, ?, ?, ?, ?, ?, ?, ?, ?, ?, NULL, 0, ?)"
 DELIVER = "INSERT OR IGNORE INTO deliveries VALUES (?, ?, ?, ?, ?, 0, ?, ?, NULL, NULL)"
+# A row that was damaged may have a value of any type. It must not keep the others from being indexed.
 INDEX_ARRIVALS = """
 INSERT INTO deliveries
-SELECT id, queue_id, CASE WHEN due_at IS NULL THEN 0 ELSE 5 END, priority, key_id, attempts, due_at, expires_at, NULL, NULL
+SELECT id, CAST(queue_id AS INTEGER), CASE WHEN due_at IS NULL THEN 0 ELSE 5 END, ifnull(CAST(priority AS INTEGER), 0),
+    ifnull(CAST(key_id AS INTEGER), 0), ifnull(CAST(attempts AS INTEGER), 0), CAST(due_at AS INTEGER),
+    CAST(expires_at AS INTEGER), NULL, NULL
 FROM messages WHERE id > ? AND queue_id IS NOT NULL
 """
 MARK_INDEXED = """
@@ -75,9 +80,9 @@ SELECT heads.id, deliveries.priority FROM (
 ORDER BY deliveries.priority DESC, heads.id LIMIT 1
 """
 READ = """
-SELECT messages.id, routing_keys.key, exchange, deliveries.priority, state, deliveries.attempts, created_at, deliveries.due_at,
-       deliveries.expires_at, locked_at, settled_at, headers, properties, body, raw_properties
-FROM deliveries JOIN messages ON messages.id = message_id JOIN routing_keys ON routing_keys.id = messages.key_id
+SELECT message_id, routing_keys.key, exchange, deliveries.priority, state, deliveries.attempts, created_at, deliveries.due_at,
+       deliveries.expires_at, locked_at, settled_at, headers, properties, body, raw_properties, checksum
+FROM deliveries LEFT JOIN messages ON messages.id = message_id LEFT JOIN routing_keys ON routing_keys.id = messages.key_id
 WHERE deliveries.queue_id = ?
 """
 FREE_MESSAGE = "DELETE FROM messages WHERE id = ? AND NOT EXISTS (SELECT 1 FROM deliveries WHERE message_id = ?)"
@@ -125,23 +130,24 @@ class SqliteMessageStore:
     def append_many(
         self,
         connection: sqlite3.Connection,
-        contents: Sequence[tuple[int, str | None, bytes]],
+        contents: Sequence[tuple[int, str | None, bytes, int]],
         queue_id: int,
         now_ms: int,
         expires_at: int | None,
     ) -> range:
-        """Put messages (key id, properties, body) into a queue, in order, with consecutive ids.
+        """Put messages (key id, properties, body, checksum) into a queue, in order, with consecutive ids.
 
         The arguments are plain tuples instead of `NewMessage` for the sake of bulk loads (benchmarks/embedded.py).
         """
         if not contents:
             return range(0)
-        first = NewMessage(contents[0][0], contents[0][2], properties=contents[0][1], expires_at=expires_at)
-        first_id = connection.execute(APPEND, first.row(queue_id, now_ms)).lastrowid
+        key_id, properties, body, checksum = contents[0]
+        first = (queue_id, "", key_id, 0, now_ms, None, expires_at, None, properties, body, None, checksum)
+        first_id = connection.execute(APPEND, (now_ms << ID_CLOCK_BITS, *first)).lastrowid
         assert first_id is not None
         # Values shared by all rows are part of the statement, as integers of our own: fewer parameters to bind for each row.
         same = int(queue_id), int(now_ms), "NULL" if expires_at is None else int(expires_at)
-        statement = "INSERT INTO messages VALUES (NULL, {}, '', ?, 0, {}, NULL, {}, NULL, ?, ?, NULL, NULL, 0)".format(*same)
+        statement = "INSERT INTO messages VALUES (NULL, {}, '', ?, 0, {}, NULL, {}, NULL, ?, ?, NULL, NULL, 0, ?)".format(*same)
         connection.executemany(statement, contents[1:])  # a null id is the last one plus one
         self.index_arrivals(connection)
         return range(first_id, first_id + len(contents))
@@ -260,11 +266,14 @@ class SqliteMessageStore:
         return found[:limit]
 
     def read(self, queue_id: int, message_ids: Sequence[int]) -> list[StoredMessage]:
-        """Return messages of a queue by their ids, in that order, without those that do not exist."""
+        """Return messages of a queue by their ids, in that order, without those that do not exist.
+
+        One that is found to be damaged is set aside, and returned in this state.
+        """
         query = READ + " AND message_id = ?"
-        with self._database.lock() as connection:
+        with self._database.lock() as connection, reading_damaged_text(connection):
             rows = [connection.execute(query, (queue_id, message_id)).fetchone() for message_id in message_ids]
-        return [StoredMessage(*row) for row in rows if row is not None]
+        return [self._verified(queue_id, StoredMessage(*row)) for row in rows if row is not None]
 
     def find(
         self, queue_id: int, states: Sequence[DeliveryState], limit: int, locked_before_ms: int | None = None
@@ -274,8 +283,20 @@ class SqliteMessageStore:
             READ + " AND state IN (SELECT value FROM json_each(?)) AND (? IS NULL OR locked_at < ?) ORDER BY message_id LIMIT ?"
         )
         parameters = (queue_id, json.dumps(states), locked_before_ms, locked_before_ms, limit)
-        with self._database.lock() as connection:
-            return [StoredMessage(*row) for row in connection.execute(query, parameters)]
+        with self._database.lock() as connection, reading_damaged_text(connection):
+            rows = connection.execute(query, parameters).fetchall()
+        return [self._verified(queue_id, StoredMessage(*row)) for row in rows]
+
+    def _verified(self, queue_id: int, stored: StoredMessage) -> StoredMessage:
+        damage = damage_of(stored)
+        if damage is None:
+            return stored
+        if stored.state != DeliveryState.DAMAGED:
+            with self._database.transaction() as connection:
+                set_aside(connection, stored.id, queue_id)
+                (queue,) = connection.execute("SELECT name FROM queues WHERE id = ?", (queue_id,)).fetchone()
+            report(stored.id, queue, damage)
+        return stored.as_damaged()
 
     def count(self, queue_id: int) -> dict[DeliveryState, int]:
         """Return the number of messages of a queue in each state."""
