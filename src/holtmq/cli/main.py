@@ -22,6 +22,7 @@ from holtmq.cli.pipeline_commands import pipeline
 from holtmq.cli.queue_commands import queue
 from holtmq.cli.serve_command import serve
 from holtmq.cli.top_command import top
+from holtmq.cli.vacuum_command import vacuum
 from holtmq.errors import HoltmqError
 from holtmq.printable import printable
 
@@ -37,7 +38,7 @@ def cli() -> None:
 
 for command in (
     bench, bind, completion, declare, definitions, delete, demo, explain, get, list_, migrate, move, permissions, pipeline,
-    policies, publish, purge, queue, serve, status, top, unbind, users,
+    policies, publish, purge, queue, serve, status, top, unbind, users, vacuum,
 ):  # fmt: skip
     cli.add_command(command)
 

@@ -8,9 +8,9 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from concurrent.futures import ThreadPoolExecutor
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, TypeVar
 
 from holtmq.broker.broker import Broker
 from holtmq.errors import StoreError
@@ -22,6 +22,7 @@ if TYPE_CHECKING:
     from holtmq.server.client import Client
 
 log = logging.getLogger(__name__)
+T = TypeVar("T")
 
 RETRY_S = 1.0
 
@@ -40,6 +41,8 @@ class Commits:
         self._commit: asyncio.Future[int] | None = None
         self._clients: list[Client] = []
         self._waiters: list[tuple[int, asyncio.Future[None]]] = []
+        self._is_at_other_work = False
+        self._other_work: list[Callable[[], None]] = []
 
     def flush(self, clients: Iterable[Client]) -> None:
         """Send the output of clients. Output that depends on a batch which is not on disk waits for its commit."""
@@ -63,16 +66,18 @@ class Commits:
             self._clients.remove(client)
 
     def start(self) -> None:
-        """Commit what the journal has collected, unless a commit is running."""
+        """Commit what the journal has collected, unless the thread is busy."""
         journal = self._journal
-        if self._commit is not None or not (journal.has_changes or journal.is_writing):
+        if self._commit is None and not self._is_at_other_work and self._other_work:
+            self._other_work.pop()()
+        if self._commit is not None or self._is_at_other_work or not (journal.has_changes or journal.is_writing):
             return
         try:
             if not journal.is_writing:
                 self._broker.sealed()
             journal.write()
         except StoreError as error:
-            self._failed(error)
+            self.failed(error)
             return
         except Exception:  # noqa: BLE001  # contained: it is reported
             self._errors.report("writing to disk", "all clients")
@@ -89,11 +94,25 @@ class Commits:
             self._waiters.append((batch, future))
             await future
 
+    def between_commits(self, work: Callable[[], T], then: Callable[[T], None]) -> None:
+        """Let the thread do some short work as soon as no commit is running, and continue on the event loop."""
+
+        def done(job: asyncio.Future[T]) -> None:
+            self._is_at_other_work = False
+            then(job.result())
+            self.start()
+
+        def begin() -> None:
+            self._is_at_other_work = True
+            self._loop.run_in_executor(self._disk, work).add_done_callback(done)
+
+        self._other_work.append(begin)
+        self.start()
+
     async def finish(self) -> None:
         """Commit all remaining changes and stop the thread."""
-        while self._commit is not None:
-            await asyncio.wait([self._commit])
-            await asyncio.sleep(0)
+        while self._commit is not None or self._is_at_other_work:
+            await asyncio.sleep(0.001)
         while self._journal.has_changes or self._journal.is_writing:  # twice if the last batch had failed
             self._journal.write()
             self._journal.commit()
@@ -104,7 +123,7 @@ class Commits:
         try:
             batch = commit.result()
         except StoreError as error:
-            self._failed(error)
+            self.failed(error)
             return
         self._broker.committed_batch = batch
         self._turns.begin()
@@ -122,8 +141,10 @@ class Commits:
             with self._errors.contain("resuming a client", client.name):
                 self._turns.flush_later(client)
                 client.resume()
+        if self._other_work:
+            self.start()
 
-    def _failed(self, error: StoreError) -> None:
+    def failed(self, error: StoreError) -> None:
         """Keep the changes, block publishers, and retry."""
         if self._pressure.blocked_for != "disk":
             log.error("cannot write to disk; publishers are blocked until a retry succeeds: %s", error)

@@ -29,6 +29,7 @@ from holtmq.server.housekeeping import Housekeeping
 from holtmq.server.passwords import Passwords
 from holtmq.server.startup import open_broker
 from holtmq.server.turns import Turns
+from holtmq.server.upkeep import Upkeep
 from holtmq.store.sqlite.batch_journal import SqliteJournal
 from holtmq.table import FieldValue
 
@@ -72,6 +73,7 @@ class Server:
         self.turns: Turns
         self.pressure: BackPressure
         self._commits: Commits
+        self._upkeep: Upkeep
         self._housekeeping: Housekeeping
         self._journal: SqliteJournal
         self._shares = DescriptorShares.of(config)
@@ -105,6 +107,7 @@ class Server:
         shares = self._shares
         if shares.amqp < config.max_connections:
             log.info("at most %d AMQP connections: the limit for open files is %d (ulimit -n)", shares.amqp, shares.limit)
+        self._upkeep = Upkeep(self._journal, self._commits, self.pressure)
         if config.http_port >= 0 or config.https_port >= 0:
             await self._start_http()
         for listener in self._listeners:
@@ -125,6 +128,7 @@ class Server:
         while (self.clients or self.turns.is_open) and loop.time() < deadline:
             await asyncio.sleep(0.01)
         self._housekeeping.stop()
+        self._upkeep.stop()
         self._journal.forget_delivered()  # all sessions are closed: what was unacknowledged is back in its queue
         self.passwords.close()
         await self._commits.finish()

@@ -391,6 +391,14 @@ class SqliteJournal:
     def parameters(self) -> list[Parameter]:
         return self._declarations.parameters()
 
+    def tend(self) -> bool:
+        """Check and tidy up the file between batches. Return whether there is more to tidy up."""
+        self._database.check_file()
+        try:
+            return self._database.tidy()
+        except StoreError:
+            return False  # the file is locked or the disk is full: the next batch will tell, or there will be another time
+
     def close(self) -> None:
         if self._reader is not self._database.connection:
             self._reader.close()

@@ -68,6 +68,9 @@ class FileWatch:
         """Watch the WAL as well, which exists and stays the same file while any process has the database open."""
         self._wal_identity = _identity(self._wal)
 
+    def wal_size(self) -> int:
+        return _size(self._wal) or 0
+
     def check(self) -> None:
         """Raise `StoreReplacedError` if the file or its WAL is not where it was opened."""
         now = time.monotonic()

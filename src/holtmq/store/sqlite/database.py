@@ -14,7 +14,7 @@ import threading
 import time
 import weakref
 from collections.abc import Callable, Iterator
-from contextlib import AbstractContextManager
+from contextlib import AbstractContextManager, suppress
 from functools import partial
 from importlib.resources import files
 from pathlib import Path
@@ -33,6 +33,7 @@ from holtmq.errors import (
 from holtmq.store.records import Durability
 from holtmq.store.sqlite.data_file import FileWatch, prepare, wal_path
 from holtmq.store.sqlite.ownership import FileClaim, system_locking
+from holtmq.store.sqlite.space import INCREMENTAL, WAL_KEPT_BYTES, FreeSpace, cut
 from holtmq.store.sqlite.wal_check import WalScan, scan_wal
 
 log = logging.getLogger(__name__)
@@ -49,6 +50,10 @@ CHECKPOINT_PAGES = {"full": 1000, "normal": 4000, "off": 4000}
 """Size of the WAL at which SQLite checkpoints it. A small WAL is reused instead of growing, which makes each sync shorter; if
 calls do not wait for the disk, a large one saves work."""
 CACHE_KIB = 32 * 1024
+CHANGES_PER_LOOK, TRANSACTIONS_PER_LOOK = 2000, 250
+"""Changed rows, and transactions, after which a process of the embedded library looks for free space in the file."""
+TIDYING_SHARE, LONGEST_TIDYING_S = 0.1, 0.25
+"""Share of its time that it then spends to give space back, and the longest time in one go."""
 
 
 class SqliteDatabase:
@@ -78,6 +83,10 @@ class SqliteDatabase:
         self.on_rollback: list[Callable[[], None]] = []
         """Called after a rollback, so that caches can discard what they saw in the transaction."""
         self._reading, self._writing = _Reading(self), _Writing(self)
+        self._free_space = FreeSpace()
+        self._changes_seen = 0
+        self._transactions = 0
+        self._looked_at = time.monotonic()
         self._owner = owner
         self._watch: FileWatch | None = None
         if self.path != ":memory:":
@@ -112,7 +121,7 @@ class SqliteDatabase:
             if self._claim is not None:
                 self._claim.abandon()
                 self._claim = _claim(self.path, self._owner)
-            self._connection, self._pid = self._connect(), os.getpid()
+            self._connection, self._pid, self._changes_seen = self._connect(), os.getpid(), 0
         return self._connection
 
     def check_file(self) -> None:
@@ -178,14 +187,43 @@ class SqliteDatabase:
             return int(connection.execute("PRAGMA data_version").fetchone()[0])
 
     def vacuum(self) -> None:
-        """Rebuild the file without free pages, and truncate the WAL."""
+        """Rebuild the file without free pages, and truncate the WAL. An older file gives space back by itself from then on."""
         with self.lock() as connection:
-            self._when_free(partial(connection.execute, "VACUUM"))
-            connection.execute("PRAGMA wal_checkpoint(TRUNCATE)")
+            connection.execute(f"PRAGMA auto_vacuum = {INCREMENTAL}")
+            connection.execute("PRAGMA temp_store = FILE")  # the copy of a large file does not fit into memory
+            try:
+                self._when_free(partial(connection.execute, "VACUUM"))
+            finally:
+                connection.execute("PRAGMA temp_store = MEMORY")
+            cut(connection)
+
+    def tidy(self) -> bool:
+        """Give some free space back, and cut a WAL that has grown. Takes a few milliseconds. Return whether more is left."""
+        with self.lock() as connection:
+            is_more = self._free_space.give_back(connection)
+            if not is_more and self._watch is not None and self._watch.wal_size() > WAL_KEPT_BYTES:
+                cut(connection)
+            return is_more
+
+    def _tidy_now_and_then(self, connection: sqlite3.Connection) -> None:
+        """Give space back after many changes, in a time that is short compared with theirs."""
+        self._transactions += 1
+        changes = connection.total_changes
+        if changes - self._changes_seen < CHANGES_PER_LOOK and self._transactions < TRANSACTIONS_PER_LOOK:
+            return
+        now = time.monotonic()
+        self._give_back(connection, now + min((now - self._looked_at) * TIDYING_SHARE, LONGEST_TIDYING_S))
+        self._changes_seen, self._transactions, self._looked_at = changes, 0, time.monotonic()
+
+    def _give_back(self, connection: sqlite3.Connection, deadline: float) -> None:
+        with suppress(sqlite3.Error):  # the file is locked or the disk is full: there will be another time
+            while self._free_space.give_back(connection) and time.monotonic() < deadline:
+                pass
 
     def close(self) -> None:
         with self._lock:
             if not self._is_closed and self._pid == os.getpid():
+                self._give_back(self._connection, time.monotonic() + LONGEST_TIDYING_S)
                 self._connection.close()
                 if self._claim is not None:
                     self._claim.release()
@@ -240,6 +278,7 @@ class SqliteDatabase:
             connection.execute(f"PRAGMA wal_autocheckpoint = {CHECKPOINT_PAGES[self._durability]}")
             connection.execute("PRAGMA temp_store = MEMORY")
             connection.execute(f"PRAGMA cache_size = -{CACHE_KIB}")
+            connection.execute(f"PRAGMA journal_size_limit = {WAL_KEPT_BYTES}")
             # The first process to open the file and the last to close it lock it for a moment. Only up to here may SQLite wait.
             connection.execute("PRAGMA busy_timeout = 0")
         except sqlite3.Error as error:
@@ -275,6 +314,7 @@ class SqliteDatabase:
         if version == len(self._steps):
             return
         if not tables:
+            connection.execute(f"PRAGMA auto_vacuum = {INCREMENTAL}")  # only now, while the file is empty
             self._when_free(partial(connection.execute, "PRAGMA journal_mode = WAL"))
         with self.transaction():
             (version,) = connection.execute(
@@ -365,6 +405,7 @@ class _Writing(_Reading):
         try:
             if database._depth == 0 and error is None:
                 database._commit(database._connection)
+                database._tidy_now_and_then(database._connection)
             elif database._depth == 0:
                 database._roll_back(database._connection)
         except sqlite3.Error as failure:

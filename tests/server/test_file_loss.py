@@ -1,0 +1,63 @@
+"""A data file that is moved, replaced or loses its WAL under a running broker: nothing is confirmed until it is back."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from holtmq.store.sqlite import data_file
+from holtmq.wire import methods as wire
+from tests.deadline import PATIENCE_S, eventually
+from tests.management.conftest import Node, running_node
+from tests.store.test_data_file import LOSSES, move_away
+
+
+@pytest.fixture(autouse=True)
+def _looking_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(data_file, "CHECK_EVERY_S", 0)
+
+
+def is_healthy(node: Node) -> bool:
+    return node.http.call("GET", "/api/health/checks/alarms").status == 200
+
+
+def test_a_message_is_not_confirmed_before_the_file_is_back(tmp_path: Path) -> None:
+    """The broker looks at the file before each commit, not only when it is idle."""
+    path = tmp_path / "a.db"
+    with running_node(data=str(path)) as node, node.connect() as amqp:
+        channel = amqp.channel()
+        channel.declare("q", durable=True)
+        channel.confirm()
+        put_back = move_away(path)
+        channel.publish("", "q", b"meanwhile", delivery_mode=2)
+        assert isinstance(amqp.next_event(0, PATIENCE_S).method, wire.ConnectionBlocked)
+        put_back()
+        assert isinstance(amqp.next_event(0, PATIENCE_S).method, wire.ConnectionUnblocked)
+        assert isinstance(channel.next(PATIENCE_S).method, wire.BasicAck)
+
+
+@LOSSES
+def test_publishers_are_blocked_until_the_file_is_back(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture, lose: Callable[[Path], Callable[[], object]], text: str
+) -> None:
+    path = tmp_path / "a.db"
+    with running_node(data=str(path)) as node, node.connect() as amqp:
+        channel = amqp.channel()
+        channel.declare("q", durable=True)
+        channel.confirm()
+        channel.publish("", "q", b"before", delivery_mode=2)
+        assert isinstance(channel.next().method, wire.BasicAck)
+        put_back = lose(path)
+        eventually(lambda: not is_healthy(node), "an idle broker to notice")
+        assert isinstance(amqp.next_event(0, PATIENCE_S).method, wire.ConnectionBlocked)
+        channel.publish("", "q", b"meanwhile", delivery_mode=2)
+        put_back()
+        assert isinstance(amqp.next_event(0, PATIENCE_S).method, wire.ConnectionUnblocked)
+        assert isinstance(channel.next(PATIENCE_S).method, wire.BasicAck)
+        assert is_healthy(node)
+    assert any(re.search(text, record.getMessage()) for record in caplog.records)
+    with running_node(data=str(path)) as node, node.connect() as amqp:
+        assert amqp.channel().drain("q") == [b"before", b"meanwhile"]
