@@ -234,6 +234,7 @@ def test_definitions_explain_and_status(cli: Cli, node: Node, tmp_path: Path) ->
     file = tmp_path / "definitions.json"
     cli("definitions", "export", str(file))
     assert [queue["name"] for queue in json.loads(file.read_text())["queues"]] == ["lasting"]
+    assert file.stat().st_mode & 0o777 == 0o600
     cli("delete", "queue", "lasting")
     cli("definitions", "import", str(file))
     assert node.http.get("/api/queues/%2F/lasting")["name"] == "lasting"

@@ -12,7 +12,7 @@ from rich.text import Text
 
 from holtmq.cli.http_client import Api, api_options
 from holtmq.cli.options import json_option
-from holtmq.cli.output import print_json, show
+from holtmq.cli.output import print_json, show, write_secret
 from holtmq.routing.check import Finding
 from holtmq.routing.check import check as find_problems
 from holtmq.routing.explanation_text import count
@@ -37,7 +37,7 @@ def export(api: Api, file: Path | None, vhost: str | None) -> None:
     if file is None:
         print_json(document)
         return
-    file.write_text(json.dumps(document, indent=2, ensure_ascii=False) + "\n", encoding="utf-8")
+    write_secret(file, json.dumps(document, indent=2, ensure_ascii=False) + "\n")  # it has the hashes of passwords
     show(f"Definitions exported to {file}.")
 
 

@@ -6,8 +6,10 @@ Names and messages come from others. Control characters in them are escaped, so 
 from __future__ import annotations
 
 import json
+import os
 import sys
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 from rich.console import Console, ConsoleOptions, RenderableType, RenderResult
@@ -44,3 +46,9 @@ def show(*parts: RenderableType) -> None:
 def print_json(value: Any) -> None:
     """Print a value as indented JSON."""
     print(printable(json.dumps(value, indent=2, ensure_ascii=False), keep="\n"))
+
+
+def write_secret(file: Path, text: str) -> None:
+    """Write text that others must not read. A new file is for its owner only; an existing one keeps its permissions."""
+    with os.fdopen(os.open(file, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600), "w", encoding="utf-8") as stream:
+        stream.write(text)

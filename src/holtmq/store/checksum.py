@@ -45,7 +45,10 @@ def checksum(exchange: str, routing_key: str, properties: bytes, body: bytes) ->
 
 def json_checksum(exchange: str, routing_key: str, headers: str | None, properties: str | None, body: bytes) -> int:
     """Return the checksum of a message whose headers and other properties are stored as JSON."""
-    return checksum(exchange, routing_key, ((headers or "") + (properties or "")).encode(), body)
+    start = origin_checksum(exchange, routing_key)
+    if headers or properties:
+        start = crc32(((headers or "") + (properties or "")).encode(), start)
+    return crc32(body, start)
 
 
 def damage_of(stored: ChecksummedMessage) -> str | None:

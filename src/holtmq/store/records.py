@@ -47,15 +47,17 @@ class NewMessage:
     raw_properties: bytes | None = None
 
     def row(self, queue_id: int | None, now_ms: int) -> tuple[object, ...]:
-        return (
-            now_ms << ID_CLOCK_BITS, queue_id, self.exchange, self.key_id, self.priority, now_ms, self.due_at,
-            self.expires_at, self.headers, self.properties, self.body, self.raw_properties, self._checksum(),
+        exchange, headers, properties, body, raw = (
+            self.exchange, self.headers, self.properties, self.body, self.raw_properties
         )  # fmt: skip
-
-    def _checksum(self) -> int:
-        if self.raw_properties is None:
-            return json_checksum(self.exchange, self.routing_key, self.headers, self.properties, self.body)
-        return checksum(self.exchange, self.routing_key, self.raw_properties, self.body)
+        if raw is None:
+            number = json_checksum(exchange, self.routing_key, headers, properties, body)
+        else:
+            number = checksum(exchange, self.routing_key, raw, body)
+        return (
+            now_ms << ID_CLOCK_BITS, queue_id, exchange, self.key_id, self.priority, now_ms, self.due_at,
+            self.expires_at, headers, properties, body, raw, number,
+        )  # fmt: skip
 
 
 class QueueHead(NamedTuple):

@@ -166,9 +166,15 @@ class SqliteDatabase:
         """
         self._lock.acquire()
         try:
-            self.check_file()
-            insert = partial(self.connection.execute, statement, parameters)
-            return (self._when_free(insert)).lastrowid or 0
+            if self._watch is not None:
+                self._watch.check()
+            connection = self.connection
+            try:
+                return connection.execute(statement, parameters).lastrowid or 0
+            except sqlite3.OperationalError as error:
+                if not is_busy(error):
+                    raise
+            return self._when_free(partial(connection.execute, statement, parameters)).lastrowid or 0
         except sqlite3.IntegrityError:
             raise
         except sqlite3.Error as error:
