@@ -314,7 +314,7 @@ class SqliteDatabase:
                 f"{self.path} has schema version {version}, written by a newer HoltMQ; expected at most {len(self._steps)}"
             )
         if left_behind is not None:
-            _, frames, _ = connection.execute("PRAGMA wal_checkpoint(PASSIVE)").fetchone()
+            _, frames, _ = self._when_free(partial(connection.execute, "PRAGMA wal_checkpoint(PASSIVE)")).fetchone()
             if frames >= 0 and (damage := left_behind.damage(frames)) is not None:
                 log.error("%s", damage)
         if version == len(self._steps):
