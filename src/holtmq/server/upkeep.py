@@ -23,9 +23,11 @@ class Upkeep:
         self._commits = commits
         self._pressure = pressure
         self._loop = asyncio.get_running_loop()
+        self._is_stopped = False
         self._timer = self._loop.call_later(PAUSE_S, self._begin)
 
     def stop(self) -> None:
+        self._is_stopped = True
         self._timer.cancel()
 
     def _begin(self) -> None:
@@ -42,4 +44,5 @@ class Upkeep:
             self._commits.failed(result)
         elif not self._journal.is_writing:  # a batch that failed will tell by itself whether the disk is well again
             self._pressure.unblock("disk")
-        self._timer = self._loop.call_later(TIDYING_PAUSE_S if result is True else PAUSE_S, self._begin)
+        if not self._is_stopped:
+            self._timer = self._loop.call_later(TIDYING_PAUSE_S if result is True else PAUSE_S, self._begin)

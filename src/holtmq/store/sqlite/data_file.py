@@ -34,7 +34,7 @@ def prepare(path: str) -> None:
 def refuse_lone_wal(path: str) -> None:
     """Raise `StoreError` if there is a WAL with changes to a file that is missing or empty. SQLite would delete the WAL."""
     wal = wal_path(path)
-    size, waiting = _size(path), _size(wal)
+    waiting, size = _size(wal), _size(path)  # in this order: another process may be creating both, the file first
     if waiting and not size:
         found = "is missing" if size is None else "is empty"
         raise StoreError(

@@ -195,7 +195,7 @@ class SqliteDatabase:
     def vacuum(self) -> None:
         """Rebuild the file without free pages, and truncate the WAL. An older file gives space back by itself from then on."""
         with self.lock() as connection:
-            connection.execute(f"PRAGMA auto_vacuum = {INCREMENTAL}")
+            self._when_free(partial(connection.execute, f"PRAGMA auto_vacuum = {INCREMENTAL}"))
             connection.execute("PRAGMA temp_store = FILE")  # the copy of a large file does not fit into memory
             try:
                 self._when_free(partial(connection.execute, "VACUUM"))
@@ -320,8 +320,8 @@ class SqliteDatabase:
         if version == len(self._steps):
             return
         if not tables:
-            connection.execute(f"PRAGMA auto_vacuum = {INCREMENTAL}")  # only now, while the file is empty
-            self._when_free(partial(connection.execute, "PRAGMA journal_mode = WAL"))
+            for setting in (f"auto_vacuum = {INCREMENTAL}", "journal_mode = WAL"):  # the first only while the file is empty
+                self._when_free(partial(connection.execute, f"PRAGMA {setting}"))
         with self.transaction():
             (version,) = connection.execute(
                 "PRAGMA user_version"
