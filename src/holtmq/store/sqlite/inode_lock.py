@@ -1,9 +1,9 @@
 """A lock on the data file itself, which holds by whatever name a process opens the file: a symbolic link, a new name.
 
 It covers one byte far beyond the contents. SQLite locks other bytes (1 GiB to 1 GiB + 511), so the two never meet. It is an
-"open file description" lock of Linux, for three reasons: an ordinary `fcntl` lock ends when SQLite closes any descriptor of
-the file; `flock` covers the whole file on network file systems, where it would lock out SQLite; both are what SQLite's own
-locks are made of on some system. Where the system has no such locks, the lock file of `ownership.py` is all there is.
+"open file description" lock of Linux, because an ordinary `fcntl` lock ends when SQLite closes any descriptor of the file,
+and `flock` covers the whole file on network file systems and on the BSDs, where it would lock out SQLite. Where the system has
+no such locks, the lock file of `ownership.py` is all there is.
 """
 
 from __future__ import annotations
