@@ -12,11 +12,11 @@ import pytest
 
 import holtmq
 from holtmq.cli.main import main
+from holtmq.server import upkeep
 from holtmq.store.sqlite.database import CHANGES_PER_LOOK, SqliteDatabase
 from holtmq.store.sqlite.space import PAGES_KEPT, WAL_KEPT_BYTES
-from tests.amqp_client import Amqp
 from tests.deadline import eventually
-from tests.server.process import broker_process
+from tests.management.conftest import running_node
 
 KIB = 1024
 SMALL = (PAGES_KEPT + 200) * 4 * KIB
@@ -80,9 +80,10 @@ def test_a_file_keeps_some_free_pages_for_the_next_messages(tmp_path: Path) -> N
         assert mq.database.connection.execute("PRAGMA page_count").fetchone() == (pages,)
 
 
-def test_the_broker_gives_back_the_space_of_removed_messages(tmp_path: Path) -> None:
+def test_the_broker_gives_back_the_space_of_removed_messages(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     path = tmp_path / "a.db"
-    with broker_process(path) as broker, Amqp(broker.port) as amqp:
+    monkeypatch.setattr(upkeep, "PAUSE_S", 0.02)
+    with running_node(data=str(path)) as node, node.connect() as amqp:
         channel = amqp.channel()
         channel.declare("q", durable=True)
         channel.confirm()

@@ -206,7 +206,7 @@ class SqliteDatabase:
     def tidy(self) -> bool:
         """Give some free space back, and cut a WAL that has grown. Takes a few milliseconds. Return whether more is left."""
         with self.lock() as connection:
-            is_more = self._free_space.give_back(connection)
+            is_more = self._free_space.is_unused(connection) and self._free_space.give_back(connection)
             if not is_more and self._watch is not None and self._watch.wal_size() > WAL_KEPT_BYTES:
                 cut(connection)
             return is_more

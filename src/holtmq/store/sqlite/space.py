@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import sqlite3
 import time
+from collections import deque
 
 INCREMENTAL = 2
 """The value of `PRAGMA auto_vacuum` for a file that can be cut step by step."""
@@ -17,6 +18,8 @@ PAGES_KEPT = 1000
 STEP_S = 0.002
 """A step takes about this long: 4 µs for a page that is free, 60 µs for one that is moved."""
 FEWEST_PAGES, MOST_PAGES = 16, 1024
+LOOKS = 10
+"""Free pages are given back if they were not needed at this many looks in a row. A busy broker would need them again."""
 WAL_KEPT_BYTES = 32 * 1024 * 1024
 """The WAL is cut to this size when it has grown beyond, because a reader kept it from being reused."""
 
@@ -26,6 +29,7 @@ class FreeSpace:
 
     def __init__(self) -> None:
         self._pages = FEWEST_PAGES
+        self._seen: deque[int] = deque(maxlen=LOOKS)
         self._is_uncut = False
         """Whether pages were given back that the file still has, until its WAL is written to it."""
 
@@ -37,6 +41,11 @@ class FreeSpace:
         (pages,) = connection.execute("PRAGMA page_count").fetchone()
         (mode,) = connection.execute("PRAGMA auto_vacuum").fetchone()
         return max(0, free - max(PAGES_KEPT, (pages - free) // 2)) if mode == INCREMENTAL else 0
+
+    def is_unused(self, connection: sqlite3.Connection) -> bool:
+        """Look at the free pages, and return whether there have been too many for some time, or the file is to be cut."""
+        self._seen.append(self.excess(connection))
+        return self._is_uncut or (len(self._seen) == LOOKS and min(self._seen) > 0)
 
     def give_back(self, connection: sqlite3.Connection) -> bool:
         """Give a few pages back, unless a transaction is open. Return whether there are more."""
