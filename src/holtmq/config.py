@@ -78,6 +78,10 @@ class Config:
         default=536_870_912,
         metadata={"help": "Memory limit for all that clients hold in the broker, in bytes; above it, publishers are blocked."},
     )
+    disk_free_bytes: int = field(
+        default=50_000_000,
+        metadata={"help": "Free disk space below which publishers are blocked, in bytes; at most 5 % of the file system."},
+    )
     strict_unbind: bool = field(
         default=True,
         metadata={"help": "Refuse an unbind whose arguments differ from those of the binding. RabbitMQ ignores it."},
@@ -103,6 +107,7 @@ class Config:
         _require_range("max_connections", self.max_connections, 1, 2**31)
         _require_range("max_http_connections", self.max_http_connections, 1, 2**31)
         _require_networks("trusted_proxies", self.trusted_proxies)
+        _require_range("disk_free_bytes", self.disk_free_bytes, 0, 2**63 - 1)
         _require_range("heartbeat_s", self.heartbeat_s, 0, 65_535)
         if not 0.05 <= self.stats_interval_s <= 3600:
             raise InvalidValueError(f"setting 'stats_interval_s' must be from 0.05 to 3600, got {self.stats_interval_s}")

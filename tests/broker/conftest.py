@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import sqlite3
 from collections.abc import Collection, Iterator, Mapping, Sequence
+from contextlib import closing
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -26,6 +29,8 @@ class Client:
     def __init__(self, bench: Bench) -> None:
         self.is_writable = True
         self.deliveries: list[tuple[int, QueuedMessage, bool]] = []
+        self.bodies: list[bytes] = []
+        """The bodies of all deliveries."""
         self.confirms: list[tuple[int, bool]] = []
         self.refused: list[int] = []
         self.returned: list[QueuedMessage] = []
@@ -34,15 +39,12 @@ class Client:
         session = bench.broker.open_session(bench.broker.authorization.users["guest"], "/")
         self.channel: Channel = session.open_channel(1, self)
 
-    @property
-    def bodies(self) -> list[bytes]:
-        return [message.body for _, message, _ in self.deliveries]
-
     def deliver(
         self, consumer: Consumer, first_tag: int, messages: Sequence[QueuedMessage], redelivered: Collection[int]
     ) -> None:
         for tag, message in enumerate(messages, first_tag):
             self.deliveries.append((tag, message, message.id in redelivered))
+            self.bodies.append(message.body)
 
     def confirm(self, tag: int, *, multiple: bool) -> None:
         self.confirms.append((tag, multiple))
@@ -81,11 +83,11 @@ class Client:
 class Bench:
     """A broker with its journal and its clock."""
 
-    def __init__(self) -> None:
-        self.database = SqliteDatabase(":memory:")
+    def __init__(self, path: str | Path = ":memory:", now_ms: int = START_MS) -> None:
+        self.database = SqliteDatabase(path)
         self.journal = SqliteJournal(self.database)
         self.broker = Broker(self.journal)
-        self.now_ms = START_MS
+        self.now_ms = now_ms
         self.broker.begin(self.now_ms)
         recover(self.broker, self.journal)
         self.turn()
@@ -101,10 +103,24 @@ class Bench:
 
     def to_disk(self) -> None:
         """Write and commit the collected changes."""
+        self.start_commit()
+        self.end_commit()
+
+    def start_commit(self) -> None:
         self.broker.sealed()
+        self.journal.gather()
+        assert self.journal.begin()
         self.journal.write()
+
+    def end_commit(self) -> None:
         self.broker.committed(self.journal.commit())
         self.turn()
+
+    def after_crash(self, copy: Path) -> Bench:
+        """Return a broker that starts with what is on disk now."""
+        with closing(sqlite3.connect(self.database.path)) as file, closing(sqlite3.connect(copy)) as target:
+            file.backup(target)
+        return Bench(copy, self.now_ms + 1000)
 
     def count(self, queue: str) -> int:
         return self.broker.vhosts["/"].queue(queue).message_count

@@ -141,6 +141,8 @@ def test_a_message_published_during_a_commit_is_confirmed_with_the_next_batch(be
     client.publish("", "q", delivery_mode=2)
     bench.turn()
     bench.broker.sealed()
+    bench.journal.gather()
+    assert bench.journal.begin()
     bench.journal.write()
     client.publish("", "q", delivery_mode=2)
     bench.turn()

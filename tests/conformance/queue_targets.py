@@ -226,6 +226,8 @@ class BrokerQueueTarget:
         self._broker.end()
         if self._journal.has_changes:
             self._broker.sealed()
+            self._journal.gather()
+            assert self._journal.begin()
             self._journal.write()
             self._broker.committed(self._journal.commit())
             self._broker.end()
@@ -306,7 +308,7 @@ class BrokerQueueTarget:
 
     def close(self) -> None:
         self._session.close()
-        self._journal.forget_delivered()
+        self._broker.forget_delivered()
         self._turn()
         self._journal.close()
 

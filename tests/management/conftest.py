@@ -70,7 +70,7 @@ def http(node: Node) -> Http:
 def blocked_node(node: Node, monkeypatch: pytest.MonkeyPatch) -> Iterator[Node]:
     """A broker that blocks publishers because it cannot write to disk."""
 
-    def begin(_: SqliteDatabase) -> None:
+    def begin(_: SqliteDatabase, __: float) -> None:
         raise StoreError("the disk is full")
 
     with node.connect() as amqp:

@@ -17,4 +17,4 @@ def test_checks_pass_on_a_healthy_broker(node: Node) -> None:
 
 def test_blocked_publishers_are_an_alarm(blocked_node: Node) -> None:
     failed = blocked_node.http.call("GET", "/api/health/checks/alarms")
-    assert (failed.status, failed.body["reason"]) == (503, "publishers are blocked: low on disk")
+    assert (failed.status, failed.body["reason"]) == (503, "publishers are blocked: the broker cannot write to its disk")

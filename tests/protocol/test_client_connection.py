@@ -307,11 +307,11 @@ def test_what_follows_a_close_is_ignored() -> None:
 
 def test_blocking_is_an_event() -> None:
     wired = Wire()
-    wired.server.block("low on disk")
+    wired.server.block("the disk is full")
     wired.server.unblock()
     wired.exchange()
     assert wired.client.take_events() == [
-        ReceivedMethod(0, wire.ConnectionBlocked("low on disk")),
+        ReceivedMethod(0, wire.ConnectionBlocked("the disk is full")),
         ReceivedMethod(0, wire.ConnectionUnblocked()),
     ]
 

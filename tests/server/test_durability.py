@@ -30,6 +30,7 @@ class Traffic:
         self.next = first
         self.confirmed: set[int] = set()
         self.maybe_acked: set[int] = set()
+        self.seen: set[int] = set()
         self._threads = [threading.Thread(target=run) for run in (self._publish, self._consume)]
         for thread in self._threads:
             thread.start()
@@ -65,6 +66,7 @@ class Traffic:
             channel.consume(self._queue)
             while True:
                 event = channel.next(timeout_s=60)
+                self.seen.add(int(event.body))
                 if random.random() < 0.8:
                     self.maybe_acked.add(int(event.body))
                     channel.ack(event.method.delivery_tag)
@@ -72,7 +74,7 @@ class Traffic:
                     channel.nack(event.method.delivery_tag, requeue=True)
 
 
-def test_nothing_confirmed_is_lost_and_nothing_comes_twice(tmp_path: Path) -> None:
+def test_nothing_confirmed_is_lost_or_comes_twice_and_redeliveries_are_marked(tmp_path: Path) -> None:
     with broker_process(tmp_path / "broker.db", "--durability", "normal") as broker:
         with Amqp(broker.port) as amqp:
             amqp.channel().declare("q", durable=True)
@@ -88,7 +90,9 @@ def test_nothing_confirmed_is_lost_and_nothing_comes_twice(tmp_path: Path) -> No
             due |= traffic.confirmed
             gone |= traffic.maybe_acked
             broker.start()
-            left = _peek(broker.port, "q")
+            flags = _peek_flags(broker.port, "q")
+            assert not [number for number, again in flags if number in traffic.seen and not again], "redelivered, not marked"
+            left = [number for number, _ in flags]
             assert len(left) == len(set(left)), "a message is in the queue twice"
             assert due - set(left) <= gone, "a confirmed message is lost"
             due &= set(left)
@@ -98,14 +102,19 @@ def test_nothing_confirmed_is_lost_and_nothing_comes_twice(tmp_path: Path) -> No
 
 def _peek(port: int, queue: str) -> list[int]:
     """Return what is in a queue, and leave it there."""
+    return [number for number, _ in _peek_flags(port, queue)]
+
+
+def _peek_flags(port: int, queue: str) -> list[tuple[int, bool]]:
+    """Return what is in a queue, and whether it was delivered before."""
     with Amqp(port) as amqp:
         channel = amqp.channel()
         count = channel.count(queue)
         channel.consume(queue)
-        bodies = [int(body) for body in channel.bodies(count)]
+        found = [(int(event.body), event.method.redelivered) for event in channel.deliveries(count)]
         assert channel.count(queue) == 0
         channel.close()
-    return bodies
+    return found
 
 
 def test_acknowledged_messages_do_not_come_back(tmp_path: Path) -> None:

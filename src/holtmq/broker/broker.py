@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import heapq
 import json
+import logging
 from collections import defaultdict
 from collections.abc import Mapping
 from itertools import count
@@ -18,19 +19,22 @@ from holtmq.accounts import Permission, TopicPermission, User
 from holtmq.broker.authorization import Authorization
 from holtmq.broker.confirms import Confirms
 from holtmq.broker.containment import InternalErrors
+from holtmq.broker.lane import Lane
 from holtmq.broker.memory import DEFAULT_LIMIT, MemoryBudget
-from holtmq.broker.queue import MessageQueue
+from holtmq.broker.queue import READ_AGAIN_MS, MessageQueue
 from holtmq.broker.revocation import enforce_rights
 from holtmq.broker.session import Session
 from holtmq.broker.traffic import Churn
 from holtmq.broker.vhost import VirtualHost
-from holtmq.errors import NotAllowedError, NotFoundError
+from holtmq.errors import NotAllowedError, NotFoundError, StoreError
 from holtmq.store.journal_port import JournalPort
 from holtmq.store.records import ID_CLOCK_BITS
 from holtmq.table import require_short_string
 from holtmq.topology import Parameter, Policy, Topology
 from holtmq.topology.registry import PREDECLARED
 from holtmq.wire.content import Properties
+
+log = logging.getLogger(__name__)
 
 RETRY_MS = 1000
 """A queue in which an internal error occurred is tried again after this time."""
@@ -50,6 +54,10 @@ class Broker:
         self.now_ms = 0
         self.last_id = 0
         """The id of the newest message."""
+        self.on_disk_id = 0
+        """The newest message in the batches that are on disk."""
+        self.sealed_id = 0
+        """The newest message in the batch that is being written."""
         self.properties: dict[bytes, Properties] = {}
         """Recently decoded properties, by their bytes."""
         self.awake: list[MessageQueue] = []
@@ -58,11 +66,20 @@ class Broker:
         """Channels with unconfirmed messages."""
         self.starved: dict[MessageQueue, None] = {}
         """Queues whose next message is not on disk yet, or that wait for memory."""
+        self.marking: list[tuple[MessageQueue, Lane]] = []
+        """Lanes with deliveries in the batch that the journal is collecting."""
+        self.wanted_marks: list[Lane] = []
+        """Lanes whose marks are not on disk yet."""
         self.committed_batch = 0
+        self.marked_batch = 0
+        """All marks of deliveries up to this batch are on disk."""
         self.memory = MemoryBudget(memory_limit)
+        self.read_errors = 0
+        """How often the file could not be read."""
         self._crowded: list[MessageQueue] = []
         self._next_due: int | None = None
         self._released_to = 0
+        self._cannot_release = False
         self._timers: list[tuple[int, int, MessageQueue]] = []
         self._numbers = count(1)
 
@@ -252,25 +269,55 @@ class Broker:
 
     def _release_due(self) -> None:
         queues = {queue.id: queue for vhost in self.vhosts.values() for queue in vhost.queues.values()}
-        for queue_id, row in self.journal.take_due(self._released_to, self.now_ms):
-            if queue_id in queues:
-                queues[queue_id].admit(row)
-        self._released_to = self.now_ms
-        self.watch_delayed()
+        try:
+            for queue_id, row in self.journal.take_due(self._released_to, self.now_ms):
+                if queue_id in queues:
+                    queues[queue_id].admit(row)
+            self._released_to = self.now_ms
+            self.watch_delayed()
+            self._cannot_release = False
+        except StoreError as error:
+            self._next_due = self.now_ms + READ_AGAIN_MS
+            self.read_failed("delayed messages", error, is_new=not self._cannot_release)
+            self._cannot_release = True
+
+    def read_failed(self, what: str, error: StoreError, *, is_new: bool) -> None:
+        """Count an error of the file, and log the first of a series."""
+        self.read_errors += 1
+        if is_new:
+            log.error("cannot read %s, trying again every %d ms: %s", what, READ_AGAIN_MS, error)
 
     def schedule(self, queue: MessageQueue, at_ms: int) -> None:
         heapq.heappush(self._timers, (at_ms, self.next_number(), queue))
 
     def sealed(self) -> None:
         """Note that the journal starts to write a batch: messages published from now on are in a later one."""
+        self.sealed_id = self.last_id
+        marking, self.marking = self.marking, []
+        for queue, lane in marking:
+            if not queue.is_deleted:
+                queue.mark(lane)
+        for lane in self.wanted_marks:
+            lane.sealed_mark = lane.wanted
         for confirms in self.unconfirmed:
             confirms.sealed = confirms.published
 
     def committed(self, batch: int) -> None:
         """Note that all batches up to this one are on disk."""
         self.committed_batch = batch
+        self.on_disk_id = self.sealed_id
+        self.marked(batch)
         for confirms in self.unconfirmed:
             self._confirm_up_to(confirms, confirms.sealed)
+
+    def marked(self, batch: int) -> None:
+        """Note that the marks of deliveries in all batches up to this one are on disk. Continue the queues that wait."""
+        self.marked_batch = batch
+        wanted, self.wanted_marks = self.wanted_marks, []
+        for lane in wanted:
+            lane.marked = lane.sealed_mark
+            if lane.wanted_batch > batch:
+                self.wanted_marks.append(lane)
         self._feed_starved()
 
     def is_committed(self, batch: int) -> bool:
@@ -279,6 +326,11 @@ class Broker:
             return True
         journal = self.journal
         return batch == journal.batch == self.committed_batch + 1 and not journal.has_changes
+
+    def forget_delivered(self) -> None:
+        """Note that all messages are back in their queues, when the broker stops."""
+        queues = [queue for vhost in self.vhosts.values() for queue in vhost.queues.values()]
+        self.journal.forget_delivered({place: mark for queue in queues for place, mark in queue.marks().items()})
 
     def _confirm(self) -> None:
         waiting = []

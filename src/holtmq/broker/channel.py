@@ -60,6 +60,8 @@ class Channel:
         self.in_flight = 0
         self.confirms = Confirms(outlet)
         self._is_confirming = False
+        self._has_rejected = False
+        """Whether a full queue rejected a message of the current transaction."""
         self.tallies = Tallies()
         self.outflow = Outflow()
         self.returned = 0
@@ -97,6 +99,8 @@ class Channel:
             self.outlet.give_back(message)
         if self._is_confirming:
             self._await_confirm(message, is_taken=is_taken)
+        elif not is_taken:
+            self._has_rejected = True
 
     def _await_confirm(self, message: QueuedMessage, *, is_taken: bool) -> None:
         confirms = self.confirms
@@ -260,8 +264,6 @@ class Channel:
         consumer.in_flight += number
         self.in_flight += number
         queue.hold(messages)
-        if messages[-1].stored:
-            self.broker.journal.delivered(queue.id, messages[-1].id)
 
     def send_reply(self, consumer: Consumer, message: QueuedMessage) -> None:
         self.outlet.deliver(consumer, self._next_tag, (message,), ())
@@ -286,13 +288,12 @@ class Channel:
             flow.fetched += not is_auto_ack
             flow.fetched_for_good += is_auto_ack
             flow.redelivered += fetched.is_redelivered
+        self.session.needs_marks = max(self.session.needs_marks, queue.fetched(message))
         if is_auto_ack:
             queue.sent(messages)
         else:
             self.unsettled[tag] = (message, queue, None)
             queue.hold(messages)
-            if message.stored:
-                self.broker.journal.delivered(queue.id, message.id)
         return fetched
 
     def move(self, source_name: str, target_name: str, limit: int) -> int:
@@ -329,6 +330,11 @@ class Channel:
     @property
     def is_transactional(self) -> bool:
         return self.transaction is not None
+
+    @property
+    def has_uncommitted(self) -> bool:
+        """Whether anything was published or settled in the current transaction."""
+        return self.transaction is not None and bool(self.transaction.publishes or self.transaction.settlements)
 
     @property
     def uncommitted(self) -> int:
@@ -409,15 +415,19 @@ class Channel:
         """Apply the transaction in one batch of the journal, which is written to disk as a whole."""
         transaction = self._require_transaction()
         self.transaction = None
+        self._has_rejected = False
         try:
-            while transaction.publishes:
-                transaction.publishes.popleft()()
-            while transaction.settlements:
-                self._apply(*transaction.settlements.popleft())
+            with self.broker.journal.together():
+                while transaction.publishes:
+                    transaction.publishes.popleft()()
+                while transaction.settlements:
+                    self._apply(*transaction.settlements.popleft())
         finally:
             transaction.publishes.clear()
             self.transaction = transaction
             self.count_uncommitted(-transaction.size)
+        if self._has_rejected:  # as RabbitMQ does: the rest of the transaction is done
+            raise PreconditionFailedError("partial tx completion: a full queue rejected a message")
 
     def roll_back(self) -> None:
         """Discard the transaction. Messages acknowledged in it become unacknowledged again."""

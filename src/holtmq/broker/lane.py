@@ -1,12 +1,25 @@
-"""The ready messages of one priority of a queue."""
+"""The ready messages of one priority of a queue.
+
+A lane also knows how far its messages may have been delivered according to the file. After a crash, `redelivered` is set on
+the messages up to that mark, so a message that is in the file must not be sent before the mark on disk includes it. A
+newer message can be sent at once: it gets into the file in the same batch as its mark, or not at all. To save consumers
+the wait for the disk, the mark is set ahead of them. How far depends on how fast they are, because after a crash the
+messages between the last delivery and the mark are taken for delivered too.
+"""
 
 from __future__ import annotations
 
 import heapq
+from bisect import bisect_right
 from collections import deque
 from collections.abc import Iterator
 
 from holtmq.broker.queued_message import QueuedMessage
+
+AHEAD = 4
+"""The mark is set ahead of the last delivery by this many times the messages delivered in the last batch."""
+LEAST_AHEAD = 16
+MOST_AHEAD = 10_000
 
 
 class Lane:
@@ -16,7 +29,23 @@ class Lane:
     message is paged, all later ones are too, until the paged part is used up.
     """
 
-    __slots__ = ("cursor", "paged", "priority", "ready", "returned")
+    __slots__ = (
+        "cursor",
+        "delivered",
+        "is_marking",
+        "marked",
+        "paged",
+        "priority",
+        "ready",
+        "recovered_mark",
+        "reserved",
+        "returned",
+        "sealed_mark",
+        "taken",
+        "used",
+        "wanted",
+        "wanted_batch",
+    )
 
     def __init__(self, priority: int) -> None:
         self.priority = priority
@@ -26,6 +55,26 @@ class Lane:
         """Number of messages that are only in the file."""
         self.cursor = 0
         """Paged messages have ids above this one."""
+        self.recovered_mark = 0
+        """Recovered messages up to this id may have been delivered before the broker stopped."""
+        self.marked = 0
+        """Messages up to this id may have been delivered, according to the file."""
+        self.sealed_mark = 0
+        """The same, including the batch that is being written."""
+        self.wanted = 0
+        """The mark that the journal was last asked to store."""
+        self.wanted_batch = 0
+        """The batch of the journal that has it."""
+        self.delivered = 0
+        """The newest message that was taken for delivery."""
+        self.taken = 0
+        """Messages taken for delivery in the batch that is being collected."""
+        self.used = 0
+        """Messages taken for delivery since a mark was last wanted."""
+        self.reserved = 0
+        """Messages by which the mark was ahead of the consumers when it was wanted."""
+        self.is_marking = False
+        """Whether a mark is to be set when the current batch ends."""
 
     def __len__(self) -> int:
         return len(self.returned) + len(self.ready) + self.paged
@@ -58,6 +107,42 @@ class Lane:
         popleft = ready.popleft
         return [popleft() for _ in range(limit)]
 
+    def free_to_leave(self, limit: int, on_disk: int, sealed: int) -> int:
+        """Return how many of the next messages in memory, of which there is one at least, can be delivered now.
+
+        `on_disk` and `sealed` are the newest message on disk, and the newest one in the batch that is being written.
+        """
+        first = self.first()
+        assert first is not None
+        if first.id > sealed:
+            return limit
+        if self.returned:
+            return 1 if self.is_free(first.id, on_disk, sealed) else 0
+        ready, mark = self.ready, self.marked if first.id <= on_disk else self.sealed_mark
+        number = min(limit, len(ready))
+        return number if ready[number - 1].id <= mark else bisect_right(ready, mark, 0, number, key=_id)
+
+    def is_free(self, message_id: int, on_disk: int, sealed: int) -> bool:
+        """Return whether a message gets on disk together with a mark that includes it, or is there with one."""
+        if message_id <= on_disk:
+            return message_id <= self.marked
+        return message_id <= self.sealed_mark or message_id > sealed
+
+    def place_ahead(self) -> tuple[int, int] | None:
+        """Return where to set the mark: an id in memory, and how many paged messages after it. None if it is fine."""
+        taken, self.taken = self.taken, 0
+        self.used += taken
+        if self.delivered <= self.wanted and 2 * self.used < self.reserved:
+            return None
+        ahead = self.reserved = max(LEAST_AHEAD, min(MOST_AHEAD, AHEAD * taken))
+        self.used = 0
+        newest = self.delivered
+        if self.returned and self.returned[0][0] > self.marked:
+            newest = max(newest, heapq.nsmallest(ahead, self.returned)[-1][0])
+        if self.ready:
+            newest = max(newest, self.ready[min(ahead, len(self.ready)) - 1].id)
+        return newest, max(0, ahead - len(self.ready)) if self.paged else 0
+
     def in_memory(self) -> Iterator[QueuedMessage]:
         yield from (message for _, message in self.returned)
         yield from self.ready
@@ -66,3 +151,7 @@ class Lane:
         self.returned.clear()
         self.ready.clear()
         self.paged = 0
+
+
+def _id(message: QueuedMessage) -> int:
+    return message.id

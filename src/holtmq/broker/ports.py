@@ -10,12 +10,14 @@ from typing import TYPE_CHECKING, Protocol
 
 from holtmq.broker.memory import MemoryBudget
 from holtmq.broker.queued_message import QueuedMessage
+from holtmq.errors import StoreError
 from holtmq.queueing.dead_letter import DeathReason
 from holtmq.store.journal_port import JournalPort
 from holtmq.store.records import StoredRow
 
 if TYPE_CHECKING:
     from holtmq.broker.consumer import Consumer
+    from holtmq.broker.lane import Lane
     from holtmq.broker.queue import MessageQueue
 
 
@@ -56,6 +58,20 @@ class QueueHost(Protocol):
     def now_ms(self) -> int: ...
     @property
     def memory(self) -> MemoryBudget: ...
+    @property
+    def on_disk_id(self) -> int:
+        """The newest message in the batches that are on disk."""
+
+    @property
+    def sealed_id(self) -> int:
+        """The newest message in the batch that is being written. Newer ones are in the one that is being collected."""
+
+    def mark_later(self, queue: MessageQueue, lane: Lane) -> None:
+        """Call the queue's `mark` before the journal's batch ends."""
+
+    def mark_wanted(self, lane: Lane) -> None:
+        """Update the lane when the journal has committed the mark that it wants."""
+
     def wake(self, queue: MessageQueue) -> None:
         """Call the queue's `dispatch` before the turn ends."""
 
@@ -67,6 +83,9 @@ class QueueHost(Protocol):
 
     def starve(self, queue: MessageQueue) -> None:
         """Wake the queue when the journal has committed more messages."""
+
+    def read_failed(self, queue: MessageQueue, error: StoreError, *, is_new: bool) -> None:
+        """Report that messages of the queue cannot be read from the file."""
 
     def schedule(self, queue: MessageQueue, at_ms: int) -> None:
         """Call the queue's `on_time` at the given time."""

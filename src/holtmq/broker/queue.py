@@ -7,6 +7,7 @@ What a queue does with a message (limits, expiry, dead letters) is defined in `q
 
 from __future__ import annotations
 
+from contextlib import suppress
 from typing import TYPE_CHECKING
 
 from holtmq.broker.consumer import Consumer, active_consumer, consumers_with_room
@@ -15,7 +16,7 @@ from holtmq.broker.memory import MESSAGE_BYTES, UNACKNOWLEDGED_BYTES
 from holtmq.broker.ports import QueueHost
 from holtmq.broker.queued_message import QueuedMessage
 from holtmq.broker.traffic import Outflow
-from holtmq.errors import AccessRefusedError
+from holtmq.errors import AccessRefusedError, StoreError
 from holtmq.queueing.dead_letter import DeathReason
 from holtmq.queueing.delivery_count import with_delivery_count
 from holtmq.queueing.overflow import is_full, is_too_long
@@ -23,7 +24,7 @@ from holtmq.queueing.rules import QueueRules
 from holtmq.queueing.terms import PLAIN_TERMS, Terms, is_expired, parse_expiration, terms_of
 from holtmq.routing.route import Entry
 from holtmq.store.checksum import damage_of
-from holtmq.store.records import StoredRow
+from holtmq.store.records import QueueState, StoredRow
 from holtmq.topology import Queue
 from holtmq.wire.content import LIGHT_BYTES
 
@@ -44,6 +45,8 @@ SHORT_CHUNK_BYTES = 64 * 1024
 """Bytes read from the file at once during a memory alarm."""
 EXPIRED_AT_ONCE = 1000
 """Expired messages removed in one turn. The rest follows in the next turns."""
+READ_AGAIN_MS = 1000
+"""Pause after the file could not be read."""
 
 
 class MessageQueue:
@@ -62,11 +65,11 @@ class MessageQueue:
         self.is_suspended = False
         """Whether an internal error has stopped deliveries until the next attempt."""
         self.is_deleted = False
-        self.delivered_to = 0
-        """Recovered messages up to this id may have been delivered before the broker stopped."""
         self._host = host
         self._journal = host.journal
-        self._is_durable = declared.durable
+        self._is_durable = declared.outlives_broker
+        self._newest_stored = 0
+        """The newest message that survives the broker, if any does."""
         self._terms: dict[int, Terms] = {}
         self._returns: dict[int, int] = {}
         """Number of times that a message has returned to the queue, for redelivered ones: 0 if only a crash may have
@@ -80,8 +83,14 @@ class MessageQueue:
         self._heavy_bytes = 0
         self._counted_memory = 0
         self._paged_bytes = 0
+        self._unmeasured_to = 0
+        """The size of recovered messages up to this id is not known. It is measured when a limit needs it."""
         self._admitted: set[int] = set()
         """Delayed messages in memory that reading the paged part of a lane will find again."""
+        self._dying: list[tuple[QueuedMessage, DeathReason]] = []
+        """Messages to dead-letter as soon as they can be read from the file."""
+        self._cannot_read = False
+        self._read_again_at: int | None = None
         self._recovered = 0
         self._turn = 0
         self._busy_until = 0
@@ -102,6 +111,7 @@ class MessageQueue:
         self._is_simple = False
         self._settle_pace()
         self._watch_use()
+        self._measure()
         self._drop_excess()
 
     @property
@@ -156,16 +166,34 @@ class MessageQueue:
     def message_bytes(self) -> int:
         return self._memory + self._paged_bytes
 
-    def recover(self, counts: dict[int, int], bytes_in_file: int, delivered_to: int, next_expiry: int | None) -> None:
-        """Start with the messages in the file, counted by priority."""
+    def recover(self, state: QueueState, last_id: int) -> None:
+        """Start with the messages in the file, none of which is newer than `last_id`."""
         for lane in self._lanes:
-            lane.paged = counts.get(lane.priority, 0)
-        self._paged_bytes, self.delivered_to, self._is_simple = bytes_in_file, delivered_to, False
+            lane.paged = state.counts.get(lane.priority, 0)
+            lane.recovered_mark = lane.marked = lane.sealed_mark = lane.wanted = state.delivered_to.get(lane.priority, 0)
+        self._newest_stored, self._unmeasured_to, self._is_simple = last_id, last_id, False
         self._recovered = self.message_count
+        self._measure()
         if self.rules.limits_length:
             self._host.wake(self)  # a policy or a requeue may have left it longer than it may be
-        if next_expiry is not None:
-            self._set_timer(next_expiry)
+        if state.next_expiry is not None:
+            self._set_timer(state.next_expiry)
+
+    def _measure(self) -> None:
+        """Measure the recovered messages in the file, if a limit needs their size."""
+        if not self._unmeasured_to or self.rules.max_length_bytes is None:
+            return
+        try:
+            sizes = [
+                self._journal.measure(self.id, lane.priority, lane.cursor, self._unmeasured_to)
+                for lane in self._lanes
+                if lane.paged
+            ]
+        except StoreError as error:
+            self._read_later(error)
+            return
+        self._paged_bytes += sum(sizes)
+        self._unmeasured_to = 0
 
     def put(self, message: QueuedMessage, entry: Entry | None = None) -> bool:
         """Add a message at the tail. Return False if the queue is full and rejects it.
@@ -178,6 +206,7 @@ class MessageQueue:
             self._ready.append(message)
             self._memory += message.size
             if self._is_durable and message.properties.is_persistent:
+                self._newest_stored = message.id
                 self._journal.add(message, self.id, 0, None, is_paged=False)
             if not self.is_awake:
                 self._host.wake(self)
@@ -206,8 +235,7 @@ class MessageQueue:
             self._count_heavy(message)
             if terms.expires_at is not None or terms.priority:
                 self._terms[message.id] = terms
-        if is_paged or (self._is_durable and message.properties.is_persistent):
-            self._journal.add(message, self.id, terms.priority, terms.expires_at, is_paged=is_paged)
+        self._store(message, terms, is_paged=is_paged)
         if terms.expires_at is not None:
             self._set_timer(terms.expires_at)
         if not self.is_awake:
@@ -216,6 +244,13 @@ class MessageQueue:
             self._host.dispatch(self)
         return True
 
+    def _store(self, message: QueuedMessage, terms: Terms, *, is_paged: bool) -> None:
+        is_persistent = self._is_durable and message.properties.is_persistent
+        if is_persistent:
+            self._newest_stored = message.id
+        if is_persistent or is_paged:
+            self._journal.add(message, self.id, terms.priority, terms.expires_at, is_paged=is_paged)
+
     def dispatch(self) -> None:
         """Deliver messages to the consumers with free prefetch, in turn."""
         self.is_awake = False
@@ -223,7 +258,7 @@ class MessageQueue:
         while ready := consumers_with_room(self.consumers, is_single_active=self.rules.is_single_active):
             chunk = self._chunk()
             share = min(min(consumer.room() for consumer in ready), max(1, chunk // len(ready)))
-            messages = self.take(share * len(ready))
+            messages = self.take(share * len(ready), is_delivery=True)
             if not messages:
                 break
             handed += len(messages)
@@ -253,34 +288,113 @@ class MessageQueue:
             recorded = {id(message) for message, _, _ in channel.unsettled.values()}
             self.give_back([message for message in messages if id(message) not in recorded])
 
-    def take(self, limit: int) -> list[QueuedMessage]:
+    def take(self, limit: int, *, is_delivery: bool = False) -> list[QueuedMessage]:
         """Remove and return up to `limit` messages from the head; expired ones are dead-lettered on the way.
 
-        The content of a requeued message may have to be read from the file again.
+        The content of a requeued message may have to be read from the file again. For a delivery, only messages are
+        taken that are redelivered after a crash as such.
         """
         taken: list[QueuedMessage] = []
-        checks, room = EXPIRED_AT_ONCE, CHUNK_BYTES
         for lane in self._lanes:
-            while len(taken) < limit and room > 0 and (lane.returned or lane.ready or (not taken and self._fill(lane))):
-                if lane.returned or self._terms:
-                    message = self._pop_checked(lane)
-                    if message is None:
-                        if (checks := checks - 1) == 0:
-                            self._set_timer(self._host.now_ms)
-                            break
-                    elif (whole := self._whole(message)) is not None:
-                        taken.append(whole)
-                        room -= message.size
-                    else:
-                        self._memory -= message.size
-                else:
-                    taken += lane.pop_many(limit - len(taken))
-            if len(lane) and (taken or not checks):
+            before = len(taken)
+            has_stopped = self._take_from(lane, limit, taken, is_delivery=is_delivery)
+            if is_delivery and self._newest_stored and len(taken) > before:
+                self._note_delivery(lane, taken[-1].id, len(taken) - before)
+            if len(lane) and (taken or has_stopped):
                 break  # what is left in this lane comes before the next one
         self._memory -= sum([message.size for message in taken])
         if self._terms and self._timer is None:
             self._watch_front()
         return taken
+
+    def _take_from(self, lane: Lane, limit: int, taken: list[QueuedMessage], *, is_delivery: bool) -> bool:
+        """Take messages from one lane. Return whether it stops before the limit although the lane has more in memory."""
+        checks, room = EXPIRED_AT_ONCE, CHUNK_BYTES - sum([message.size for message in taken])
+        while len(taken) < limit and room > 0 and (lane.returned or lane.ready or (not taken and self._fill(lane))):
+            free = limit - len(taken)
+            if is_delivery and self._newest_stored > lane.marked:
+                free = lane.free_to_leave(free, self._host.on_disk_id, self._host.sealed_id)
+                if not free:
+                    self._want_mark(lane)
+                    return True
+            if not (lane.returned or self._terms):
+                taken += lane.pop_many(free)
+                continue
+            try:
+                message = self._pop_whole(lane)
+            except StoreError as error:
+                self._read_later(error)
+                return True
+            if message is not None:
+                taken.append(message)
+                room -= message.size
+            elif (checks := checks - 1) == 0:
+                self._set_timer(self._host.now_ms)
+                return True
+        return False
+
+    def _pop_whole(self, lane: Lane) -> QueuedMessage | None:
+        """Remove the next message of a lane and return it with its content, or None if it has expired or is damaged."""
+        message = self._pop_checked(lane)
+        if message is None:
+            return None
+        try:
+            whole = self._whole(message)
+        except StoreError:
+            lane.take_back(message)
+            raise
+        if whole is None:
+            self._memory -= message.size
+        return whole
+
+    def _note_delivery(self, lane: Lane, message_id: int, number: int) -> None:
+        lane.delivered = max(lane.delivered, message_id)
+        lane.taken += number
+        if not lane.is_marking:
+            lane.is_marking = True
+            self._host.mark_later(self, lane)
+
+    def _want_mark(self, lane: Lane) -> None:
+        """Ask for a mark that lets the next message leave, and for a wake-up when it is on disk."""
+        first = lane.first()
+        if first is not None and first.id > lane.wanted:
+            lane.delivered = max(lane.delivered, first.id)
+            self.mark(lane)
+        self._host.starve(self)
+
+    def mark(self, lane: Lane) -> None:
+        """Let the journal record how far messages may have been delivered, some way ahead of the consumers."""
+        lane.is_marking = False
+        place = lane.place_ahead()
+        if place is None:
+            return
+        newest, further = place
+        if further:
+            with suppress(StoreError):  # reading the messages will report it
+                newest = max(newest, self._journal.id_ahead(self.id, lane.priority, lane.cursor, further) or 0)
+        if newest > lane.wanted and self._newest_stored > lane.wanted:
+            lane.wanted, lane.wanted_batch = newest, self._journal.batch
+            self._journal.delivered(self.id, lane.priority, newest)
+            self._host.mark_wanted(lane)
+
+    def fetched(self, message: QueuedMessage) -> int:
+        """Note that a message was taken by `get`. Return the batch whose marks must be on disk before it is sent, or 0."""
+        lane = self._lane_of(message)
+        if not message.stored or not self._newest_stored:
+            return 0
+        self._note_delivery(lane, message.id, 1)
+        if lane.is_free(message.id, self._host.on_disk_id, self._host.sealed_id):
+            return 0
+        if message.id > lane.wanted:
+            self.mark(lane)
+        return lane.wanted_batch
+
+    def marks(self) -> dict[tuple[int, int], int]:
+        """Return the marks to keep when all messages were requeued: those of messages delivered in an earlier life."""
+        return {(self.id, lane.priority): lane.recovered_mark for lane in self._lanes if lane.recovered_mark and len(lane)}
+
+    def _lane_of(self, message: QueuedMessage) -> Lane:
+        return self._lanes[self.rules.max_priority - self._terms.get(message.id, PLAIN_TERMS).priority]
 
     def _pop_checked(self, lane: Lane) -> QueuedMessage | None:
         message = lane.pop()
@@ -308,10 +422,11 @@ class MessageQueue:
             self._held -= message.size
 
     def _whole(self, message: QueuedMessage) -> QueuedMessage | None:
-        """Return a message with its content, or None if that was damaged in the file."""
+        """Return a message with its content, or None if that was damaged. Raise StoreError if it cannot be read."""
         if message.content:
             return message
         (row,) = self._journal.read_one(self.id, message.id)
+        self._cannot_read = False
         if self._is_damaged(row):
             self._forget(message)
             return None
@@ -325,6 +440,13 @@ class MessageQueue:
         self._journal.set_aside(self.id, self.name, row, damage)
         self.dropped += 1
         return True
+
+    def _read_later(self, error: StoreError) -> None:
+        """Leave messages that cannot be read in the file, and try again later."""
+        self._host.read_failed(self, error, is_new=not self._cannot_read)
+        self._cannot_read = True
+        self._read_again_at = self._host.now_ms + READ_AGAIN_MS
+        self._host.schedule(self, self._read_again_at)
 
     def settle(self, message: QueuedMessage) -> None:
         """Remove an acknowledged message. On the hot path: see benchmarks/broker.py."""
@@ -375,7 +497,7 @@ class MessageQueue:
 
     def _put_back(self, message: QueuedMessage) -> None:
         terms = self._terms.get(message.id, PLAIN_TERMS)
-        self._lanes[self.rules.max_priority - terms.priority].take_back(message)
+        self._lane_of(message).take_back(message)
         self._memory += message.size
         self._is_simple = False
         if terms.expires_at is not None:
@@ -452,7 +574,8 @@ class MessageQueue:
                 if message.stored:
                     self._journal.remove(message, self.id)
             lane.clear()
-        self._memory = self._paged_bytes = 0
+        self._dying.clear()
+        self._memory = self._paged_bytes = self._unmeasured_to = 0
         self._terms = {key: terms for key, terms in self._terms.items() if key in unsettled}
         self._returns = {key: count for key, count in self._returns.items() if key in unsettled}
         self._heavy = {key: size for key, size in self._heavy.items() if key in unsettled}
@@ -464,6 +587,13 @@ class MessageQueue:
     def on_time(self) -> None:
         """Handle the timers that are due: message expiry and queue expiry."""
         now = self._host.now_ms
+        if self._read_again_at is not None and self._read_again_at <= now:
+            self._read_again_at = None
+            self._host.wake(self)
+            self._measure()
+            dying, self._dying = self._dying, []
+            for message, reason in dying:
+                self._die(message, reason)
         if self._timer is not None and self._timer <= now:
             self._timer = None
             self._drop_expired()
@@ -521,7 +651,12 @@ class MessageQueue:
                 self._host.starve(self)
                 return False
             room = SHORT_CHUNK_BYTES if memory.is_alarmed else CHUNK_BYTES
-            rows = self._journal.read(self.id, lane.priority, lane.cursor, CHUNK_MESSAGES, room)
+            try:
+                rows = self._journal.read(self.id, lane.priority, lane.cursor, CHUNK_MESSAGES, room)
+            except StoreError as error:
+                self._read_later(error)
+                return False
+            self._cannot_read = False
             if not rows:
                 self._host.starve(self)
                 return False
@@ -537,12 +672,13 @@ class MessageQueue:
         return False
 
     def _recall(self, lane: Lane, row: StoredRow, message: QueuedMessage | None) -> None:
-        self._paged_bytes -= min(row.size, self._paged_bytes)
+        if row.id > self._unmeasured_to:
+            self._paged_bytes -= min(row.size, self._paged_bytes)
         if message is None:
             return
         if row.expires_at is not None or lane.priority:
             self._terms[row.id] = Terms(row.expires_at, lane.priority)
-        if row.attempts or row.id <= self.delivered_to:
+        if row.attempts or row.id <= lane.recovered_mark:
             self._returns[row.id] = row.attempts
         if self.rules.is_exhausted(row.attempts):
             self._die(message, "delivery_limit")
@@ -592,15 +728,27 @@ class MessageQueue:
             self.dropped += 1
 
     def _die(self, message: QueuedMessage, reason: DeathReason) -> None:
-        """Dead-letter a message that has left its lane. If that fails, it returns there, and nothing is lost."""
+        """Remove a message that has left its lane, and dead-letter it if the queue has a dead-letter exchange.
+
+        If that fails, it returns to its lane, and nothing is lost.
+        """
+        if self.rules.dead_letter_exchange is None:
+            self._drop(message)
+            return
         try:
             whole = self._whole(message)
-            if whole is not None:
+        except StoreError as error:
+            self._dying.append((message, reason))
+            self._read_later(error)
+            return
+        if whole is None:
+            return
+        with self._journal.together():
+            try:
                 self._host.bury(whole, self, reason)
-        except Exception:
-            self.give_back([message])
-            raise
-        if whole is not None:
+            except Exception:
+                self.give_back([message])
+                raise
             self._drop(message)
 
     def _drop(self, message: QueuedMessage) -> None:

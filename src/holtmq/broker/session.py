@@ -28,6 +28,8 @@ class Session:
         """Number of consumers on all channels."""
         self.uncommitted = 0
         """Bytes of the messages in open transactions."""
+        self.needs_marks = 0
+        """The batch of the journal whose marks of deliveries must be on disk before the output may be sent."""
         self.uses_password = False
         """Whether the client logged in with a password, so that the session ends when that changes."""
         self.close_connection: Callable[[AmqpError], None] | None = None

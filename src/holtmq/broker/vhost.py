@@ -15,7 +15,7 @@ from holtmq.broker.queue import MessageQueue
 from holtmq.broker.queued_message import Origin, QueuedMessage, restore
 from holtmq.broker.reply import REPLY_QUEUE, ReplyDestination
 from holtmq.broker.traffic import Inflow, Outflow, Traffic
-from holtmq.errors import NotFoundError
+from holtmq.errors import NotFoundError, StoreError
 from holtmq.queueing.dead_letter import DeadLetter, DeathReason, dead_letter
 from holtmq.queueing.letter_chain import LetterChain
 from holtmq.queueing.rules import QueueRules
@@ -29,6 +29,7 @@ if TYPE_CHECKING:
     from holtmq.broker.broker import Broker
     from holtmq.broker.channel import Channel
     from holtmq.broker.consumer import Consumer
+    from holtmq.broker.lane import Lane
     from holtmq.broker.session import Session
     from holtmq.store.journal_port import JournalPort
 
@@ -171,7 +172,7 @@ class VirtualHost:
         if binding.destination_type == "exchange":
             return exchanges[binding.destination].durable
         queues = ChainMap({part.name: part for part in gone.queues}, self.router.registry.queues)
-        return _outlives_broker(queues[binding.destination])
+        return queues[binding.destination].outlives_broker
 
     def _removed(self, removal: Removal) -> None:
         if not removal:
@@ -181,7 +182,7 @@ class VirtualHost:
         filed = Removal(
             [binding for binding in removal.bindings if self._is_durable(binding, removal)],
             [exchange for exchange in removal.exchanges if exchange.durable],
-            [queue for queue in removal.queues if _outlives_broker(queue)],
+            [queue for queue in removal.queues if queue.outlives_broker],
         )
         if filed:
             self.journal.remove_parts(filed)
@@ -201,6 +202,9 @@ class VirtualHost:
 
     def schedule(self, queue: MessageQueue, at_ms: int) -> None:
         self.broker.schedule(queue, at_ms)
+
+    def read_failed(self, queue: MessageQueue, error: StoreError, *, is_new: bool) -> None:
+        self.broker.read_failed(f"messages of queue {queue.name!r} in vhost {self.name!r}", error, is_new=is_new)
 
     def restore(self, row: StoredRow) -> QueuedMessage:
         return restore(row, self.broker.properties)
@@ -243,18 +247,21 @@ class VirtualHost:
         are in one batch of the journal.
         """
         messages, moved = source.take(limit), 0
-        try:
-            for message in messages:
-                if not target.has_room(message.size):
-                    break
-                self.broker.last_id += 1
-                copy = QueuedMessage(self.broker.last_id, message.origin, message.properties, message.content, message.size, 1)
-                target.put(copy)
-                moved += 1
-        finally:
-            source.give_back(messages[moved:])
-            source.sent(messages[:moved])
-            source.outflow.fetched_for_good += moved
+        with self.journal.together():
+            try:
+                for message in messages:
+                    if not target.has_room(message.size):
+                        break
+                    self.broker.last_id += 1
+                    copy = QueuedMessage(
+                        self.broker.last_id, message.origin, message.properties, message.content, message.size, 1
+                    )
+                    target.put(copy)
+                    moved += 1
+            finally:
+                source.give_back(messages[moved:])
+                source.sent(messages[:moved])
+                source.outflow.fetched_for_good += moved
         return moved
 
     def count_closed(self, channel: Channel) -> None:
@@ -287,6 +294,20 @@ class VirtualHost:
             acknowledged += channel.outflow.acknowledged(channel.unsettled_count)
         return inflow, outflow, acknowledged
 
+    @property
+    def on_disk_id(self) -> int:
+        return self.broker.on_disk_id
+
+    @property
+    def sealed_id(self) -> int:
+        return self.broker.sealed_id
+
+    def mark_later(self, queue: MessageQueue, lane: Lane) -> None:
+        self.broker.marking.append((queue, lane))
+
+    def mark_wanted(self, lane: Lane) -> None:
+        self.broker.wanted_marks.append(lane)
+
     def starve(self, queue: MessageQueue) -> None:
         self.broker.starved[queue] = None
 
@@ -297,8 +318,3 @@ class VirtualHost:
         if not queue.unsettled:
             return []
         return [message for channel in self.channels for message in channel.messages_of(queue)]
-
-
-def _outlives_broker(queue: Queue) -> bool:
-    """Return whether a queue survives a restart. An exclusive one is deleted with its connection, durable or not."""
-    return queue.durable and not queue.exclusive

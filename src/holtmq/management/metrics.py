@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import resource
 import shutil
-import time
 from collections.abc import Iterable, Iterator, Mapping
 from importlib.metadata import version
 from pathlib import Path
@@ -83,11 +82,15 @@ def _process(node: Node) -> Iterator[list[str]]:
         ("rabbitmq_process_open_tcp_sockets", "Open client connections.", len(node.clients)),
         ("rabbitmq_process_max_tcp_sockets", "Maximum number of client connections.", config.max_connections),
         ("rabbitmq_disk_space_available_bytes", "Free disk space where the data file is.", shutil.disk_usage(folder).free),
-        ("rabbitmq_disk_space_available_limit_bytes", "Always 0: publishers are blocked when a write fails.", 0),
-        ("rabbitmq_erlang_uptime_seconds", "Uptime of the broker.", time.time() - node.started_at),
+        (
+            "rabbitmq_disk_space_available_limit_bytes",
+            "Free disk space below which publishers are blocked.",
+            node.disk_free_limit,
+        ),
+        ("rabbitmq_erlang_uptime_seconds", "Uptime of the broker.", node.clock.now_ms() / 1000 - node.started_at),
         (
             "rabbitmq_alarms_free_disk_space_watermark",
-            "1 if publishers are blocked because a write to disk failed.",
+            "1 if publishers are blocked because the disk is full or cannot be written.",
             node.blocked_for == "disk",
         ),
         ("rabbitmq_alarms_memory_used_watermark", "1 if publishers are blocked because memory is short.", memory.is_alarmed),
@@ -108,6 +111,8 @@ def _churn(node: Node) -> Iterator[list[str]]:
         ("queues_deleted", churn.queues_deleted),
     ):
         yield _counter(f"rabbitmq_{name}_total", f"{name.replace('_', ' ').capitalize()} since startup.", [({}, value)])
+    errors = node.broker.read_errors
+    yield _counter("holtmq_read_errors_total", "Failed attempts to read messages from the data file.", [({}, errors)])
 
 
 def _messages(node: Node) -> Iterator[list[str]]:

@@ -8,6 +8,7 @@ from typing import Protocol, TypeVar
 from holtmq.accounts import User
 from holtmq.broker.broker import Broker
 from holtmq.broker.session import Session
+from holtmq.clock import SteadyClock
 from holtmq.config import Config
 from holtmq.errors import AmqpError
 from holtmq.table import FieldValue
@@ -68,6 +69,7 @@ class Node(Protocol):
 
     config: Config
     broker: Broker
+    clock: SteadyClock
     started_at: float
 
     @property
@@ -81,6 +83,14 @@ class Node(Protocol):
     @property
     def blocked_for(self) -> str | None:
         """The resource that publishers are blocked for, or None."""
+
+    @property
+    def blocked_reason(self) -> str:
+        """Why publishers are blocked, in a few words."""
+
+    @property
+    def disk_free_limit(self) -> int:
+        """Free disk space below which publishers are blocked, in bytes."""
 
     def begin_turn(self) -> None: ...
     async def written(self) -> None: ...

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import time
 from collections.abc import Hashable, Iterable, Sequence
 from typing import Any, NamedTuple
 
@@ -11,6 +10,7 @@ from holtmq.broker.channel import Channel
 from holtmq.broker.queue import MessageQueue
 from holtmq.broker.traffic import Churn, Inflow, Outflow
 from holtmq.broker.vhost import VirtualHost
+from holtmq.clock import SteadyClock
 from holtmq.management.history import History
 from holtmq.management.node import ConnectedClient, Node
 
@@ -109,9 +109,13 @@ class Statistics:
         return history.rate(column) if history is not None else 0.0
 
 
+CLOCK = SteadyClock()
+"""Rates are differences in time, which must not jump."""
+
+
 def now_ms() -> int:
     """Return the time in milliseconds since the epoch."""
-    return time.time_ns() // 1_000_000
+    return CLOCK.now_ms()
 
 
 def queue_numbers(queue: MessageQueue) -> tuple[int, ...]:

@@ -20,6 +20,7 @@ if TYPE_CHECKING:
 
 log = logging.getLogger(__name__)
 
+SLOW_DISK = "the disk is slower than the publishers"
 JOURNAL_BYTES = 32 * 1024 * 1024
 """Publishers are blocked above this many unwritten bytes and unblocked at half of it."""
 THROTTLE_S = 0.02
@@ -33,7 +34,8 @@ class BackPressure:
     """Decides which clients are blocked, throttled or closed."""
 
     def __init__(self, broker: Broker, journal: SqliteJournal, clients: Collection[Client]) -> None:
-        self._reasons: set[str] = set()
+        self._reasons: dict[str, str] = {}
+        """Why publishers are blocked, in a few words for clients and operators, by resource."""
         self._broker = broker
         self._memory = broker.memory
         self._journal = journal
@@ -49,8 +51,13 @@ class BackPressure:
 
     @property
     def blocked_for(self) -> str | None:
-        """Why publishers are blocked: `disk`, `memory`, `journal`, or None if they are not."""
-        return next((reason for reason in PRECEDENCE if reason in self._reasons), None)
+        """What publishers are blocked for: `disk`, `memory`, `journal`, or None if they are not."""
+        return next((resource for resource in PRECEDENCE if resource in self._reasons), None)
+
+    @property
+    def reason(self) -> str:
+        """Why publishers are blocked, in a few words."""
+        return self._reasons.get(self.blocked_for or "", "")
 
     def count(self, client: Client) -> None:
         """Count what a client holds against the memory budget."""
@@ -70,7 +77,7 @@ class BackPressure:
         memory, size = self._memory, self._journal.size
         memory.unwritten = size
         if size > JOURNAL_BYTES:
-            self.block("journal")
+            self.block("journal", SLOW_DISK)
         elif size < JOURNAL_BYTES // 2 and "journal" in self._reasons:
             self.unblock("journal")
         if memory.is_alarmed:
@@ -84,16 +91,17 @@ class BackPressure:
         elif self._throttled:
             self._end_throttle()
 
-    def block(self, reason: str) -> None:
+    def block(self, resource: str, reason: str) -> None:
         """Block all publishers."""
-        if reason not in self._reasons:
-            self._reasons.add(reason)
+        is_new = resource not in self._reasons
+        self._reasons[resource] = reason
+        if is_new:
             for client in self._clients:
                 self.admit_publisher(client)
 
-    def unblock(self, reason: str) -> None:
+    def unblock(self, resource: str) -> None:
         """Unblock all publishers, unless there is another reason to block them."""
-        self._reasons.discard(reason)
+        self._reasons.pop(resource, None)
         if not self._reasons:
             for client in self._clients:
                 client.resume_reading(Pause.BLOCKED)
@@ -102,14 +110,14 @@ class BackPressure:
     def admit_publisher(self, client: Client) -> None:
         """Block a client if it publishes while publishers are blocked."""
         if self._reasons and client.handler.is_publisher and client is not self._favoured:
-            client.connection.block(f"low on {self.blocked_for}")
+            client.connection.block(self.reason)
             client.pause_reading(Pause.BLOCKED)
 
     def _relieve_memory(self) -> None:
         memory = self._memory
         if "memory" not in self._reasons:
             log.warning("memory alarm: publishers are blocked; the limit is %d bytes: %s", memory.limit, memory.describe())
-            self.block("memory")
+            self.block("memory", "low on memory")
         if self._favoured is None or not self._favoured.unfinished:
             self._favour()
         elif self._favoured.bytes_received != self._favoured_bytes:
@@ -128,7 +136,7 @@ class BackPressure:
         self._favoured = largest if largest is not None and largest.unfinished else None
         if last is not None and last is not self._favoured:
             self.admit_publisher(last)
-        if self._favoured is not None and self._reasons == {"memory"}:
+        if self._favoured is not None and self._reasons.keys() == {"memory"}:
             self._favoured_bytes, self._favoured_since = self._favoured.bytes_received, self._loop.time()
             self._favoured.resume_reading(Pause.BLOCKED)
 

@@ -1,7 +1,9 @@
 """Commits: a thread writes the journal to disk while the event loop continues.
 
 Changes that arrive during a commit are collected for the next one. Output that depends on a change waits until the change is
-on disk. If a commit fails, publishers are blocked and the commit is retried until it succeeds.
+on disk. If a commit fails, publishers are blocked and the commit is retried until it succeeds. What needs no disk goes on.
+
+The event loop never waits for the disk, nor for another process that has locked the file: the thread does.
 """
 
 from __future__ import annotations
@@ -10,38 +12,50 @@ import asyncio
 import logging
 from collections.abc import Callable, Iterable
 from concurrent.futures import ThreadPoolExecutor
-from typing import TYPE_CHECKING, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from holtmq.broker.broker import Broker
-from holtmq.errors import StoreError
+from holtmq.errors import StoreBusyError, StoreError, StoreFullError, StoreReadOnlyError, StoreReplacedError
 from holtmq.server.back_pressure import BackPressure
+from holtmq.server.disk_space import DiskSpace
 from holtmq.server.turns import Turns
 from holtmq.store.sqlite.batch_journal import SqliteJournal
 
 if TYPE_CHECKING:
     from holtmq.server.client import Client
 
-log = logging.getLogger(__name__)
 T = TypeVar("T")
+log = logging.getLogger(__name__)
 
 RETRY_S = 1.0
+SHORT_RETRY_S = 0.01
+"""Pause before a retry for which the thread or the event loop was not ready."""
+LOCK_WAIT_S = 1.0
+"""Publishers are blocked when another process has held the lock on the file for this long."""
+FINISH_S = 10.0
+"""Time that a stopping broker has for its last commit."""
 
 
 class Commits:
     """The thread that commits, and the clients and callers that wait for it."""
 
-    def __init__(self, broker: Broker, journal: SqliteJournal, turns: Turns, pressure: BackPressure) -> None:
+    def __init__(self, broker: Broker, journal: SqliteJournal, turns: Turns, pressure: BackPressure, space: DiskSpace) -> None:
         self._broker = broker
         self._errors = broker.internal_errors
         self._journal = journal
         self._turns = turns
         self._pressure = pressure
+        self._space = space
         self._loop = asyncio.get_running_loop()
         self._disk = ThreadPoolExecutor(1, "holtmq-disk")
-        self._commit: asyncio.Future[int] | None = None
+        self._job: asyncio.Future[Any] | None = None
+        """What the thread does at the moment."""
+        self._retry: asyncio.TimerHandle | None = None
+        """Set while commits fail."""
+        self._can_relieve = True
+        self._is_finishing = False
         self._clients: list[Client] = []
         self._waiters: list[tuple[int, asyncio.Future[None]]] = []
-        self._is_at_other_work = False
         self._other_work: list[Callable[[], None]] = []
 
     def flush(self, clients: Iterable[Client]) -> None:
@@ -54,11 +68,15 @@ class Commits:
                 client.abort()
 
     def _flush(self, client: Client) -> None:
-        if self._broker.is_committed(client.handler.needs_batch):
-            client.flush()
-        else:
+        if self._is_waiting(client):
             client.connection.awaits_commit = True
             self._clients.append(client)
+        else:
+            client.flush()
+
+    def _is_waiting(self, client: Client) -> bool:
+        broker, handler = self._broker, client.handler
+        return handler.needs_marks > broker.marked_batch or not broker.is_committed(handler.needs_batch)
 
     def forget(self, client: Client) -> None:
         """Drop a client that is disconnected."""
@@ -66,25 +84,72 @@ class Commits:
             self._clients.remove(client)
 
     def start(self) -> None:
-        """Commit what the journal has collected, unless the thread is busy."""
-        journal = self._journal
-        if self._commit is None and not self._is_at_other_work and self._other_work:
+        """Commit what the journal has collected, unless the thread is busy. While commits fail, write only what helps."""
+        if self._job is not None or self._is_finishing:
+            return
+        if self._other_work and self._retry is None and not self._journal.is_begun:
             self._other_work.pop()()
-        if self._commit is not None or self._is_at_other_work or not (journal.has_changes or journal.is_writing):
+            return
+        if not self._has_work:
+            return
+        if self._journal.is_begun:
+            self._write()
+            return
+        if self._retry is not None:
+            if self._can_relieve and self._journal.has_relief:
+                self._relieve()
             return
         try:
-            if not journal.is_writing:
-                self._broker.sealed()
-            journal.write()
+            self._space.require(self._journal.size)
+            is_begun = self._journal.begin()
         except StoreError as error:
             self.failed(error)
             return
-        except Exception:  # noqa: BLE001  # contained: it is reported
-            self._errors.report("writing to disk", "all clients")
-            self._loop.call_later(RETRY_S, self.start)
+        if is_begun:
+            self._write()
+        else:
+            self._in_thread(self._wait_for_lock, self._locked)
+
+    @property
+    def _has_work(self) -> bool:
+        journal = self._journal
+        return journal.has_changes or journal.is_writing or journal.is_begun
+
+    def _wait_for_lock(self) -> None:
+        if not self._journal.begin(LOCK_WAIT_S):
+            raise StoreBusyError(f"another process has locked the file for more than {LOCK_WAIT_S:g} s")
+
+    def _locked(self, _: None) -> None:
+        if not self._turns.is_open:  # a turn is written as a whole, when it ends
+            self._write()
+
+    def _write(self) -> None:
+        """Write a batch, which is quick, and let the thread wait for the disk."""
+        with self._errors.contain("ending a batch", "all clients"):
+            self._broker.sealed()
+        self._journal.gather()
+        try:
+            self._journal.write()
+        except StoreError as error:
+            self.failed(error)
             return
-        self._commit = self._loop.run_in_executor(self._disk, journal.commit)
-        self._commit.add_done_callback(self._committed)
+        self._in_thread(self._journal.commit, self._committed)
+
+    def _in_thread(self, work: Callable[[], T], then: Callable[[T], None]) -> None:
+        """Let the thread do some work, and continue on the event loop."""
+
+        def done(job: asyncio.Future[T]) -> None:
+            self._job = None
+            try:
+                result = job.result()
+            except StoreError as error:
+                self.failed(error)
+                return
+            then(result)
+
+        job = self._loop.run_in_executor(self._disk, work)
+        self._job = job
+        job.add_done_callback(done)
 
     async def written(self) -> None:
         """Wait until all changes made so far are on disk."""
@@ -97,34 +162,50 @@ class Commits:
     def between_commits(self, work: Callable[[], T], then: Callable[[T], None]) -> None:
         """Let the thread do some short work as soon as no commit is running, and continue on the event loop."""
 
-        def done(job: asyncio.Future[T]) -> None:
-            self._is_at_other_work = False
-            then(job.result())
+        def done(result: T) -> None:
+            then(result)
             self.start()
 
-        def begin() -> None:
-            self._is_at_other_work = True
-            self._loop.run_in_executor(self._disk, work).add_done_callback(done)
-
-        self._other_work.append(begin)
+        self._other_work.append(lambda: self._in_thread(work, done))
         self.start()
 
     async def finish(self) -> None:
-        """Commit all remaining changes and stop the thread."""
-        while self._commit is not None or self._is_at_other_work:
-            await asyncio.sleep(0.001)
-        while self._journal.has_changes or self._journal.is_writing:  # twice if the last batch had failed
-            self._journal.write()
-            self._journal.commit()
-        self._disk.shutdown()
+        """Commit all remaining changes and stop the thread. Raise StoreError if they cannot be written.
 
-    def _committed(self, commit: asyncio.Future[int]) -> None:
-        self._commit = None
+        What is lost then was never confirmed.
+        """
+        self._is_finishing = True
+        if self._retry is not None:
+            self._retry.cancel()
+        while self._job is not None:
+            await asyncio.wait([self._job])
+            await asyncio.sleep(0)
         try:
-            batch = commit.result()
+            if self._has_work:
+                self._broker.sealed()
+                self._journal.gather()
+                await self._loop.run_in_executor(self._disk, self._write_last)
         except StoreError as error:
-            self.failed(error)
-            return
+            raise StoreError(f"{error}. The broker stopped without writing {self._journal.unwritten}") from error
+        finally:
+            self._disk.shutdown()
+
+    def _write_last(self) -> None:
+        try:
+            self._write_at_once()
+        except StoreBusyError:
+            raise
+        except StoreError:
+            self._journal.relieve(FINISH_S)
+            self._write_at_once()
+
+    def _write_at_once(self) -> None:
+        if not (self._journal.is_begun or self._journal.begin(FINISH_S)):
+            raise StoreBusyError(f"another process has locked the file for more than {FINISH_S:g} s")
+        self._journal.write()
+        self._journal.commit()
+
+    def _committed(self, batch: int) -> None:
         self._broker.committed_batch = batch
         self._turns.begin()
         with self._errors.contain("unblocking publishers", "all clients"):
@@ -135,8 +216,14 @@ class Commits:
             if awaited <= batch and not future.done():
                 future.set_result(None)
         self._waiters = [waiter for waiter in self._waiters if not waiter[1].done()]
+        self._resume_clients()
+
+    def _resume_clients(self) -> None:
         clients, self._clients = self._clients, []
         for client in clients:
+            if self._is_waiting(client):
+                self._clients.append(client)
+                continue
             client.connection.awaits_commit = False
             with self._errors.contain("resuming a client", client.name):
                 self._turns.flush_later(client)
@@ -146,7 +233,55 @@ class Commits:
 
     def failed(self, error: StoreError) -> None:
         """Keep the changes, block publishers, and retry."""
-        if self._pressure.blocked_for != "disk":
-            log.error("cannot write to disk; publishers are blocked until a retry succeeds: %s", error)
-        self._pressure.block("disk")
-        self._loop.call_later(RETRY_S, self.start)
+        reason = blocked_reason(error)
+        if self._pressure.reason != reason:
+            log.error("publishers are blocked until a retry succeeds: %s: %s", reason, error)
+        self._pressure.block("disk", reason)
+        if isinstance(error, StoreBusyError):
+            self.start()  # and wait again, in the thread
+        elif self._retry is None and not self._is_finishing:
+            self._retry = self._loop.call_later(RETRY_S, self._try_again)
+
+    def _try_again(self) -> None:
+        """Commit, after writing what may make room for it."""
+        self._can_relieve = True
+        if self._job is not None or self._turns.is_open:
+            self._retry = self._loop.call_later(SHORT_RETRY_S, self._try_again)
+            return
+        self._retry = None
+        if self._journal.has_relief:
+            self._relieve(self.start)
+        else:
+            self.start()
+
+    def _relieve(self, then: Callable[[], None] = lambda: None) -> None:
+        """Write removals before anything else, because they may be what makes room."""
+        self._broker.sealed()
+        self._journal.gather()
+        batch = self._journal.batch - 1
+
+        def relieved(has_written: bool) -> None:  # noqa: FBT001
+            self._can_relieve = has_written
+            if has_written:
+                self._turns.begin()
+                self._broker.marked(batch)
+                self._resume_clients()
+            then()
+
+        self._can_relieve = False
+        self._in_thread(lambda: self._journal.relieve(LOCK_WAIT_S), relieved)
+
+
+def blocked_reason(error: StoreError) -> str:
+    """Return why publishers are blocked, in a few words for clients."""
+    match error:
+        case StoreFullError():
+            return "low on disk space"
+        case StoreBusyError():
+            return "another process has locked the data file"
+        case StoreReadOnlyError():
+            return "the data file is read-only"
+        case StoreReplacedError():
+            return "the data file was moved, deleted or replaced"
+        case _:
+            return "the broker cannot write to its disk"

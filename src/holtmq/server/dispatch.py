@@ -189,6 +189,25 @@ def carry_out(channel: Channel, method: Method) -> Method | None:
     return call(channel, method)
 
 
+def depends_on_disk(channel: Channel, method: Method) -> bool:
+    """Return whether the reply to a method that changed nothing promises that an earlier change is on disk.
+
+    The change may be another client's: a queue that is declared twice at the same time is durable for both.
+    """
+    match method:
+        case wire.ExchangeDeclare():
+            return method.durable and not method.passive
+        case wire.QueueDeclare():
+            return method.durable and not method.exclusive and not method.passive
+        case wire.QueueBind() | wire.QueueUnbind() | wire.QueuePurge():
+            queue = channel.vhost.queues.get(method.queue)
+            return queue is None or queue.declared.outlives_broker
+        case wire.ExchangeBind() | wire.ExchangeUnbind() | wire.ExchangeDelete() | wire.QueueDelete():
+            return True
+        case _:
+            return False
+
+
 def get_message(channel: Channel, method: wire.BasicGet) -> tuple[Method, Content | None]:
     """Carry out basic.get and return the reply with the content of the message, if the queue had one."""
     fetched = channel.get(method.queue, is_auto_ack=method.no_ack)

@@ -13,12 +13,12 @@ from holtmq.broker.publication import Publication
 from holtmq.broker.session import Session
 from holtmq.errors import LoginRefusedError, NotAllowedError, NotImplementedByBrokerError
 from holtmq.protocol.server_channel import ServerChannel
-from holtmq.server.dispatch import carry_out, get_message
+from holtmq.server.dispatch import carry_out, depends_on_disk, get_message
 from holtmq.server.login import EXTERNAL, Login
 from holtmq.server.pause import Pause
 from holtmq.table import FieldValue
 from holtmq.wire.frames import BASIC
-from holtmq.wire.methods import BasicGet, BasicPublish, Method
+from holtmq.wire.methods import BasicGet, BasicPublish, Method, TxCommit
 
 if TYPE_CHECKING:
     from holtmq.server.client import Client
@@ -37,6 +37,7 @@ class ClientHandler:
         self.is_publisher = False
         self.needs_batch = 0
         """The batch of the journal that must be on disk before the output may be sent."""
+        self._needed_marks = 0
         self._server = server
         self._client = client
         self._login = login
@@ -56,6 +57,11 @@ class ClientHandler:
         """Whether the client publishes and neither consumes nor holds unacknowledged messages."""
         channels = self.session.channels.values() if self.session is not None else ()
         return self.is_publisher and not any(channel.consumers or channel.unsettled for channel in channels)
+
+    @property
+    def needs_marks(self) -> int:
+        """The batch of the journal whose marks of deliveries must be on disk before the output may be sent."""
+        return self.session.needs_marks if self.session is not None else self._needed_marks
 
     def has_output(self) -> None:
         self._server.turns.flush_later(self._client)
@@ -104,6 +110,7 @@ class ClientHandler:
             self._login_task.cancel()
             self._login_task = None
         if self.session is not None:
+            self._needed_marks = self.session.needs_marks
             self.session.close()
             self.session = None
 
@@ -133,9 +140,12 @@ class ClientHandler:
             else:
                 channel.send_content(reply, content)
             return
+        journal = self._server.broker.journal
+        changes, is_commit = journal.change_count, isinstance(method, TxCommit) and target.has_uncommitted
         answer = carry_out(target, method)
         if method.class_id != BASIC:
-            self._wait_for_disk()
+            is_change = is_commit or journal.change_count > changes
+            self._wait_for_disk(target, method, is_change=is_change)
         if answer is not None:
             channel.send(answer)
 
@@ -143,8 +153,10 @@ class ClientHandler:
         assert self.session is not None
         return self.session.channels[channel.number]
 
-    def _wait_for_disk(self) -> None:
+    def _wait_for_disk(self, target: Channel, method: Method, *, is_change: bool) -> None:
         """Send the reply to a durable change only when the change is on disk."""
         journal = self._server.broker.journal
-        if journal.has_changes:
+        if is_change and journal.has_changes:
             self.needs_batch = journal.batch
+        elif depends_on_disk(target, method):
+            self.needs_batch = max(self.needs_batch, journal.declared_batch)

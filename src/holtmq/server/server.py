@@ -10,12 +10,12 @@ import asyncio
 import logging
 import platform
 import ssl
-import time
 from collections.abc import Mapping
 from importlib.metadata import version
 from typing import TYPE_CHECKING
 
 from holtmq.broker.broker import Broker
+from holtmq.clock import SteadyClock
 from holtmq.compatibility import RABBITMQ_PRODUCT, RABBITMQ_VERSION
 from holtmq.config import DEFAULT_HTTP_PORT, Config
 from holtmq.errors import ConnectionForcedError
@@ -25,8 +25,10 @@ from holtmq.server.back_pressure import BackPressure
 from holtmq.server.client import Client
 from holtmq.server.commits import Commits
 from holtmq.server.descriptors import DescriptorShares
+from holtmq.server.disk_space import DiskSpace
 from holtmq.server.housekeeping import Housekeeping
 from holtmq.server.passwords import Passwords
+from holtmq.server.pause import Pause
 from holtmq.server.startup import open_broker
 from holtmq.server.turns import Turns
 from holtmq.server.upkeep import Upkeep
@@ -66,8 +68,10 @@ class Server:
             "information": "HoltMQ, an AMQP broker on one file, compatible with RabbitMQ",
             "capabilities": dict.fromkeys(CAPABILITIES, True),
         }
+        self.disk_space = DiskSpace(config.data, config.disk_free_bytes)
         self.clients: set[Client] = set()
-        self.started_at = time.time()
+        self.clock = SteadyClock()
+        self.started_at = self.clock.now_ms() / 1000
         self.broker: Broker
         self.passwords: Passwords
         self.turns: Turns
@@ -97,11 +101,11 @@ class Server:
         self._listen("AMQP", config.amqp_port, None)
         if config.tls_port is not None:
             self._listen("AMQP over TLS", config.tls_port, tls_context(config))
-        self.broker, self._journal = open_broker(config, self.address)
+        self.broker, self._journal = open_broker(config, self.address, self.clock.now_ms())
         self.passwords = Passwords(self.broker.authorization.users, config.handshake_timeout_s)
-        self.turns = Turns(self.broker, self._after_turn)
+        self.turns = Turns(self.broker, self.clock, self._after_turn)
         self.pressure = BackPressure(self.broker, self._journal, self.clients)
-        self._commits = Commits(self.broker, self._journal, self.turns, self.pressure)
+        self._commits = Commits(self.broker, self._journal, self.turns, self.pressure, self.disk_space)
         self._housekeeping = Housekeeping(self.broker, self.turns, self.pressure, self.clients)
         self._commits.start()
         shares = self._shares
@@ -123,16 +127,19 @@ class Server:
         self.turns.begin()
         for client in list(self.clients):
             client.close(ConnectionForcedError("broker forced connection closure with reason 'shutdown'"))
+            client.resume_reading(Pause.BLOCKED)  # so that it can answer
         loop = asyncio.get_running_loop()
         deadline = loop.time() + STOP_S
         while (self.clients or self.turns.is_open) and loop.time() < deadline:
             await asyncio.sleep(0.01)
         self._housekeeping.stop()
         self._upkeep.stop()
-        self._journal.forget_delivered()  # all sessions are closed: what was unacknowledged is back in its queue
+        self.broker.forget_delivered()  # all sessions are closed: what was unacknowledged is back in its queue
         self.passwords.close()
-        await self._commits.finish()
-        self._journal.close()
+        try:
+            await self._commits.finish()
+        finally:
+            self._journal.close()
 
     def begin_turn(self) -> None:
         """Begin a turn. Changes to the broker are made in a turn only."""
@@ -144,8 +151,18 @@ class Server:
 
     @property
     def blocked_for(self) -> str | None:
-        """Why publishers are blocked, or None if they are not."""
+        """What publishers are blocked for, or None if they are not."""
         return self.pressure.blocked_for
+
+    @property
+    def blocked_reason(self) -> str:
+        """Why publishers are blocked, in a few words."""
+        return self.pressure.reason
+
+    @property
+    def disk_free_limit(self) -> int:
+        """Free disk space below which publishers are blocked, in bytes."""
+        return self.disk_space.limit
 
     @property
     def address(self) -> str:
@@ -253,8 +270,7 @@ class Server:
 
     def _after_turn(self, clients: list[Client]) -> None:
         self._commits.flush(clients)
-        if self._journal.has_changes:
-            self._commits.start()
+        self._commits.start()
         self.pressure.update()
 
 

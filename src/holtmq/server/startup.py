@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import logging
-import time
 from typing import cast
 
 from holtmq.accounts import RABBITMQ_HASHING, Permission, User, rabbitmq_hash
@@ -22,13 +21,13 @@ from holtmq.topology import DEFAULT_VHOST, Topology
 log = logging.getLogger(__name__)
 
 
-def open_broker(config: Config, address: str) -> tuple[Broker, SqliteJournal]:
+def open_broker(config: Config, address: str, now_ms: int) -> tuple[Broker, SqliteJournal]:
     """Open the file and return the broker recovered from it. No other process can open the file until the journal is closed."""
     database = SqliteDatabase(config.data, durability=cast("Durability", config.durability), owner=address)
     journal = SqliteJournal(database)
     broker = Broker(journal, strict_unbind=config.strict_unbind, memory_limit=config.memory_bytes)
     try:
-        broker.begin(time.time_ns() // 1_000_000)
+        broker.begin(now_ms)
         definitions = Topology() if config.definitions is None else Topology.from_definitions(config.definitions)
         recover(broker, journal, with_guest=not has_users(definitions))
         if config.definitions is not None:
@@ -53,7 +52,7 @@ def recover(broker: Broker, journal: SqliteJournal, *, with_guest: bool = True) 
     slow hash would not protect it.
     """
     recovered = journal.recover()
-    broker.last_id = max(broker.last_id, recovered.last_id)
+    broker.last_id = broker.on_disk_id = broker.sealed_id = max(broker.last_id, recovered.last_id)
     metadata = {entry.pop("name"): entry for entry in json.loads(dict(recovered.topology.sections).get("vhosts", "[]"))}
     for name in recovered.topology.vhosts:
         vhost = broker.vhosts[name] = VirtualHost(name, broker, recovered.topology)
@@ -61,7 +60,7 @@ def recover(broker: Broker, journal: SqliteJournal, *, with_guest: bool = True) 
         for queue in vhost.router.registry.queues.values():
             state = recovered.queues[name, queue.name]
             rules = QueueRules.of(queue, vhost.router.registry.queue_policy(queue.name))
-            vhost.open_queue(queue, state.id, rules).recover(state.counts, state.size, state.delivered_to, state.next_expiry)
+            vhost.open_queue(queue, state.id, rules).recover(state, broker.last_id)
     broker.watch_delayed()
     broker.parameters.update((parameter.identity, parameter) for parameter in journal.parameters())
     users, permissions = journal.accounts()

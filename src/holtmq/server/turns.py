@@ -7,11 +7,11 @@ consumers and confirms to publishers, and `after_turn` takes care of the clients
 from __future__ import annotations
 
 import asyncio
-import time
 from collections.abc import Callable
 from typing import TYPE_CHECKING
 
 from holtmq.broker.broker import Broker
+from holtmq.clock import SteadyClock
 
 if TYPE_CHECKING:
     from holtmq.server.client import Client
@@ -25,9 +25,10 @@ TIMER_SLACK_S = 0.001
 class Turns:
     """Begins and ends turns, and begins one when a message expires or becomes available."""
 
-    def __init__(self, broker: Broker, after_turn: Callable[[list[Client]], None]) -> None:
+    def __init__(self, broker: Broker, clock: SteadyClock, after_turn: Callable[[list[Client]], None]) -> None:
         self.is_open = False
         self._broker = broker
+        self._clock = clock
         self._after_turn = after_turn
         self._loop = asyncio.get_running_loop()
         self._bytes = 0
@@ -43,7 +44,7 @@ class Turns:
         self._bytes = 0
         self._loop.call_soon(self._end)
         with self._broker.internal_errors.contain("beginning a turn", "all queues"):
-            self._broker.begin(time.time_ns() // 1_000_000)
+            self._broker.begin(self._clock.now_ms())
 
     def received(self, size: int) -> None:
         """Count received bytes, and end a turn that has received too many: libuv may read a socket many times in a row."""
@@ -83,7 +84,7 @@ class Turns:
         if self._timer is not None:
             self._timer.cancel()
         self._timer_at = due
-        self._timer = self._loop.call_later(max(0, due / 1000 - time.time()) + TIMER_SLACK_S, self._on_timer)
+        self._timer = self._loop.call_later(max(0, due - self._clock.now_ms()) / 1000 + TIMER_SLACK_S, self._on_timer)
 
     def _on_timer(self) -> None:
         self._timer = None

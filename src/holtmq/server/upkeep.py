@@ -23,7 +23,7 @@ class Upkeep:
         self._commits = commits
         self._pressure = pressure
         self._loop = asyncio.get_running_loop()
-        self._is_stopped = False
+        self._is_stopped = self._has_failed = False
         self._timer = self._loop.call_later(PAUSE_S, self._begin)
 
     def stop(self) -> None:
@@ -41,8 +41,10 @@ class Upkeep:
 
     def _done(self, result: bool | StoreError) -> None:  # noqa: FBT001
         if isinstance(result, StoreError):
+            self._has_failed = True
             self._commits.failed(result)
-        elif not self._journal.is_writing:  # a batch that failed will tell by itself whether the disk is well again
+        elif self._has_failed and not self._journal.is_writing:  # a batch that failed will tell by itself when the disk is well
+            self._has_failed = False
             self._pressure.unblock("disk")
         if not self._is_stopped:
             self._timer = self._loop.call_later(TIDYING_PAUSE_S if result is True else PAUSE_S, self._begin)

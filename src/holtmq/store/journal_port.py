@@ -1,11 +1,13 @@
 """The ports of the store: what the broker requires of whatever keeps its state on disk.
 
-Changes are collected in a batch. When a batch is on disk, the server calls `Broker.committed`.
+Changes are collected in a batch. When a batch is on disk, the server calls `Broker.committed`. A method that reads raises
+StoreError if it cannot.
 """
 
 from __future__ import annotations
 
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Mapping, Sequence
+from contextlib import AbstractContextManager
 from typing import Protocol
 
 from holtmq.accounts import Permission, TopicPermission, User
@@ -54,6 +56,14 @@ class JournalPort(Protocol):
     def damaged(self) -> int:
         """The number of damaged messages found so far."""
 
+    @property
+    def change_count(self) -> int:
+        """The number of changes so far, other than of single messages."""
+
+    @property
+    def declared_batch(self) -> int:
+        """The number of the last batch with such a change."""
+
     def add(self, message: StorableMessage, queue_id: int, priority: int, expires_at: int | None, *, is_paged: bool) -> None:
         """Store a message that entered a queue. The queue keeps no copy of a paged one and will `read` it later."""
 
@@ -72,6 +82,12 @@ class JournalPort(Protocol):
     def set_aside(self, queue_id: int, queue: str, row: StoredRow, damage: str) -> None:
         """Keep a message of this queue that is damaged from being read again, and report it."""
 
+    def measure(self, queue_id: int, priority: int, after_id: int, up_to_id: int) -> int:
+        """Return the bytes of the bodies of messages of a queue that are on disk, between two ids."""
+
+    def id_ahead(self, queue_id: int, priority: int, after_id: int, number: int) -> int | None:
+        """Return the id of the message that is this many places after an id, or the last one on disk."""
+
     def purge(self, queue_id: int, but: Collection[int]) -> None:
         """Remove all messages of a queue except those with these ids."""
 
@@ -84,11 +100,17 @@ class JournalPort(Protocol):
     def take_due(self, after_ms: int, now_ms: int) -> Sequence[tuple[int, StoredRow]]:
         """Return the messages that become available between two times, with the ids of their queues."""
 
-    def delivered(self, queue_id: int, up_to: int) -> None:
-        """Record that messages up to this id may have been delivered."""
+    def together(self) -> AbstractContextManager[None]:
+        """Return a context for removals that must not be written before the additions of the same batch."""
 
-    def forget_delivered(self) -> None:
-        """Record that every unacknowledged message was requeued, so that no delivery is in doubt."""
+    def delivered(self, queue_id: int, priority: int, up_to: int) -> None:
+        """Record that messages of a priority up to this id may have been delivered."""
+
+    def forget_delivered(self, but: Mapping[tuple[int, int], int]) -> None:
+        """Record that every unacknowledged message was requeued, so that no delivery is in doubt.
+
+        `but` are the marks to keep, by queue and priority.
+        """
 
     def add_exchange(self, exchange: Exchange) -> None: ...
     def add_queue(self, queue: Queue) -> int:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from contextlib import AbstractContextManager, nullcontext
 
 from holtmq.store.journal_port import JournalPort
 from holtmq.store.records import StoredRow
@@ -24,11 +25,28 @@ class NullJournal(JournalPort):
     def damaged(self) -> int:
         return 0
 
+    @property
+    def change_count(self) -> int:
+        return 0
+
+    @property
+    def declared_batch(self) -> int:
+        return 0
+
+    def together(self) -> AbstractContextManager[None]:
+        return nullcontext()
+
     def read(self, queue_id: int, priority: int, after_id: int, limit: int, most_bytes: int) -> Sequence[StoredRow]:
         return ()
 
     def read_one(self, queue_id: int, message_id: int) -> Sequence[StoredRow]:
         return ()
+
+    def measure(self, queue_id: int, priority: int, after_id: int, up_to_id: int) -> int:
+        return 0
+
+    def id_ahead(self, queue_id: int, priority: int, after_id: int, number: int) -> int | None:
+        return None
 
     def next_due(self, after_ms: int) -> int | None:
         return None

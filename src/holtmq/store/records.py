@@ -132,9 +132,8 @@ class QueueState:
     id: int
     counts: dict[int, int]
     """Ready messages by priority."""
-    size: int
-    """Bytes of their bodies, if the queue has a limit in bytes."""
-    delivered_to: int
+    delivered_to: dict[int, int]
+    """By priority: the id up to which messages may have been delivered before the broker stopped."""
     next_expiry: int | None
 
 

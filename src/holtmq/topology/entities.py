@@ -64,6 +64,11 @@ class Queue:
         require_short_string(self.name, "the name of a queue")
         _freeze_tables(self, "arguments", "extra")
 
+    @property
+    def outlives_broker(self) -> bool:
+        """Whether the queue survives a restart. An exclusive one is deleted with its connection, durable or not."""
+        return self.durable and not self.exclusive
+
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Binding:

@@ -78,3 +78,35 @@ def mixed(scene: Scene) -> object:
     one.call(wire.TxSelect(), wire.TxSelectOk)
     other.confirm()
     return [closing(one.confirm), closing(lambda: other.call(wire.TxSelect(), wire.TxSelectOk))]
+
+
+@rule(
+    SECTION,
+    "a commit fails if a full queue rejects one of its messages, and all others are published",
+    (("channel", 406, (90, 20)), [b"1"], [b"4"], 0),
+)
+def rejected(scene: Scene) -> object:
+    channel, full, other, source = scene.channel(), scene.queue(), scene.queue(), scene.queue()
+    channel.declare(full, max_length=1, overflow="reject-publish")
+    channel.declare(other)
+    channel.declare(source)
+    channel.put(source, b"acknowledged in the transaction")
+    channel.call(wire.TxSelect(), wire.TxSelectOk)
+    channel.get(source, no_ack=False)
+    for queue, body in ((full, b"1"), (full, b"2"), (full, b"3"), (other, b"4")):
+        channel.publish("", queue, body)
+    channel.ack(1)
+    outcome = closing(lambda: channel.call(wire.TxCommit(), wire.TxCommitOk))
+    last_seen(lambda: scene.channel().count(other), 1)
+    return outcome, scene.channel().drain(full), scene.channel().drain(other), scene.channel().count(source)
+
+
+@rule(SECTION, "a commit succeeds if a full queue drops its oldest message", ["commit-ok", [b"2"]])
+def dropped(scene: Scene) -> object:
+    channel, queue = scene.channel(), scene.queue()
+    channel.declare(queue, max_length=1)
+    channel.call(wire.TxSelect(), wire.TxSelectOk)
+    for body in (b"1", b"2"):
+        channel.publish("", queue, body)
+    outcome = closing(lambda: channel.call(wire.TxCommit(), wire.TxCommitOk))
+    return ["commit-ok" if outcome == "nothing closed" else outcome, scene.channel().drain(queue)]

@@ -157,7 +157,7 @@ def publish(call: Call) -> dict[str, Any]:
     body = _payload(fields.text("payload"), encoding)
     raw = encode_properties(_properties(call.mapping().get("properties", {})))
     if call.node.blocked_for is not None:
-        raise StoreError(f"publishers are blocked: low on {call.node.blocked_for}")
+        raise StoreError(f"publishers are blocked: {call.node.blocked_reason}")
     with call.channel(vhost) as (channel, inbox):
         channel.select_confirms()
         publication = channel.publication(found.name, routing_key, is_mandatory=True)

@@ -47,8 +47,8 @@ def local_alarms(call: Call) -> Any:
 
 
 def _alarms(call: Call) -> Any:
-    reason = call.node.blocked_for
-    return OK if reason is None else _failed(f"publishers are blocked: low on {reason}", alarms=[reason])
+    resource = call.node.blocked_for
+    return OK if resource is None else _failed(f"publishers are blocked: {call.node.blocked_reason}", alarms=[resource])
 
 
 @api.get("/api/health/checks/certificate-expiration/{within}/{unit}", answers=ANSWERS)

@@ -7,7 +7,6 @@ import os
 import platform
 import resource
 import shutil
-import time
 from importlib.metadata import version
 from pathlib import Path
 from typing import Any
@@ -158,7 +157,7 @@ def _node(node: Node) -> dict[str, Any]:
         "type": "disc",
         "running": True,
         "being_drained": False,
-        "uptime": int((time.time() - node.started_at) * 1000),
+        "uptime": node.clock.now_ms() - int(node.started_at * 1000),
         "os_pid": str(os.getpid()),
         "processors": os.cpu_count(),
         "rates_mode": "basic",
@@ -180,7 +179,7 @@ def _node(node: Node) -> dict[str, Any]:
         "mem_counted": node.broker.memory.total,
         "damaged_messages": node.broker.journal.damaged,
         "disk_free": shutil.disk_usage(folder).free,
-        "disk_free_limit": 0,
+        "disk_free_limit": node.disk_free_limit,
         "disk_free_alarm": node.blocked_for == "disk",
         "fd_used": sum(1 for _ in files.iterdir()) if files.is_dir() else 0,
         "fd_total": soft_files,

@@ -2,31 +2,35 @@
 
 There are three steps, and only the last one waits for the disk. Changes are collected (`add`, `remove`, …) while the
 previous batch is being committed; `write` puts them into one transaction; `commit` ends it, usually in another thread. A
-message that is removed before it is written is never written. A batch that fails, for example because the disk is full, is
-written again as a whole by the next `write`.
+message that is removed before it is written is never written.
+
+A batch that fails, for example because the disk is full, is written again by the next `write`, together with what was
+collected since. Before that, `relieve` writes what makes room: removals that nothing else in the batch depends on.
 """
 
 from __future__ import annotations
 
 import json
 import sqlite3
-from collections.abc import Callable, Collection, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
 from functools import partial
 from zlib import crc32
 
 from holtmq.accounts import Permission, TopicPermission, User
-from holtmq.errors import StoreError
+from holtmq.errors import StoreBusyError, StoreError
 from holtmq.store.checksum import checksum, origin_checksum
 from holtmq.store.journal_port import StorableMessage
 from holtmq.store.records import ALONE, ID_CLOCK_BITS, SHARED, Recovered, StoredRow
 from holtmq.store.sqlite.account_store import SqliteAccounts
+from holtmq.store.sqlite.batch import Batch, Removals
 from holtmq.store.sqlite.damage import lenient_text, report, set_aside
-from holtmq.store.sqlite.database import SqliteDatabase, translated
+from holtmq.store.sqlite.database import SqliteDatabase
 from holtmq.store.sqlite.declarations import SqliteDeclarations
 from holtmq.store.sqlite.keys import RoutingKeys
 from holtmq.store.sqlite.message_store import FREE_MESSAGE
 from holtmq.store.sqlite.recovery import recover
+from holtmq.store.sqlite.sqlite_errors import translated
 from holtmq.topology import Binding, Exchange, Parameter, Policy, Queue, Removal
 
 ADD_MESSAGE = """
@@ -63,35 +67,26 @@ FORGET_QUEUE = tuple(
     f"DELETE FROM deliveries WHERE queue_id = ? AND {condition} RETURNING message_id"
     for condition in ("state = 0", "due_at IS NOT NULL", "settled_at IS NOT NULL")  # each has its index
 )
+MEASURE = """
+SELECT coalesce(sum(length(body)), 0) FROM deliveries INDEXED BY ready JOIN messages ON messages.id = message_id
+WHERE deliveries.queue_id = ? AND state = 0 AND deliveries.priority = ? AND message_id > ? AND message_id <= ?
+"""
+AHEAD = """
+SELECT message_id FROM deliveries INDEXED BY ready
+WHERE queue_id = ? AND state = 0 AND priority = ? AND message_id > ? ORDER BY message_id
+"""
+ID_AHEAD = AHEAD + "LIMIT 1 OFFSET ?"
+LAST_ID = AHEAD + "DESC LIMIT 1"
+MARK = """
+INSERT INTO delivery_marks VALUES (?1, ?2, ?3)
+ON CONFLICT (queue_id, priority) DO UPDATE SET up_to = max(up_to, ?3)
+"""
 PURGE = """
 DELETE FROM deliveries WHERE queue_id = ? AND state = 0 AND message_id NOT IN (SELECT value FROM json_each(?))
 RETURNING message_id
 """
-
-
-@dataclass(slots=True)
-class Batch:
-    """The changes of one transaction."""
-
-    number: int
-    changes: list[Callable[[], object]] = field(default_factory=list)
-    """Changes of topology and accounts, in order. They are written before the messages."""
-    alone: dict[int, tuple[StorableMessage, int, int, int | None]] = field(default_factory=dict)
-    """By id: messages for one queue, with the queue's id, priority and expiry."""
-    shared: dict[int, tuple[StorableMessage, dict[int, tuple[int, int | None]]]] = field(default_factory=dict)
-    """By id: messages with a row for each of their queues, with priority and expiry there."""
-    removed_alone: list[int] = field(default_factory=list)
-    removed: list[tuple[int, int]] = field(default_factory=list)
-    returned: dict[tuple[int, int], tuple[int, bool]] = field(default_factory=dict)
-    """By message and queue: how often a requeued message has returned, and whether it is stored for one queue only."""
-    delivered: dict[int, int] = field(default_factory=dict)
-    size: int = 0
-    """Bytes of the message bodies."""
-
-    def __bool__(self) -> bool:
-        return bool(
-            self.alone or self.shared or self.removed_alone or self.removed or self.changes or self.delivered or self.returned
-        )
+RELIEF_MESSAGES = 1000
+"""Removals in one transaction of `relieve`: few enough to fit into the pages that the WAL has anyway."""
 
 
 class SqliteJournal:
@@ -105,6 +100,10 @@ class SqliteJournal:
         self._collecting = Batch(1)
         self._writing: Batch | None = None
         self._is_begun = False
+        self._declared_batch = 0
+        self._change_count = 0
+        self._paged_queues: set[int] = set()
+        """Queues that do not survive the broker and have messages in the file."""
         self._next_queue_id = 1
         self._last_transient_id = 0
         self.damaged = 0
@@ -119,10 +118,33 @@ class SqliteJournal:
         return bool(self._collecting)
 
     @property
+    def declared_batch(self) -> int:
+        return self._declared_batch
+
+    @property
+    def change_count(self) -> int:
+        return self._change_count
+
+    @property
     def size(self) -> int:
         """Bytes of message bodies that wait to be written."""
         writing = self._writing  # read once: the thread that commits clears it
         return self._collecting.size + (writing.size if writing else 0)
+
+    @property
+    def has_relief(self) -> bool:
+        """Whether there is something that `relieve` can write."""
+        return self._collecting.has_relief or (self._writing is not None and self._writing.has_relief)
+
+    @property
+    def unwritten(self) -> str:
+        """The batch that failed, in words."""
+        return str(self._writing)
+
+    @property
+    def is_begun(self) -> bool:
+        """Whether a transaction has been started and waits to be written."""
+        return self._is_begun
 
     @property
     def is_writing(self) -> bool:
@@ -135,6 +157,8 @@ class SqliteJournal:
             batch.alone[message.id] = (message, queue_id, priority, expires_at)
             batch.size += message.size
             return
+        if queue_id < 0:
+            self._paged_queues.add(queue_id)
         if message.id not in batch.shared:
             message.stored = SHARED
             batch.shared[message.id] = (message, {})
@@ -143,61 +167,55 @@ class SqliteJournal:
 
     def remove(self, message: StorableMessage, queue_id: int) -> None:
         batch = self._collecting
-        if message.stored == ALONE:
-            if batch.alone.pop(message.id, None) is None:
-                batch.removed_alone.append(message.id)
-            else:
-                batch.size -= message.size
-            return
-        waiting = batch.shared.get(message.id)
-        if waiting is None or waiting[1].pop(queue_id, None) is None:
-            batch.removed.append((message.id, queue_id))
-        elif not waiting[1]:
-            del batch.shared[message.id]
+        if message.stored != ALONE:
+            batch.remove_shared(message.id, queue_id, batch.removed)
+        elif batch.alone.pop(message.id, None) is None:  # as in Batch.remove_alone, without the call: every ack passes here
+            batch.removed.alone.append(message.id)
+        else:
             batch.size -= message.size
+
+    @contextmanager
+    def together(self) -> Iterator[None]:
+        batch = self._collecting
+        before = batch.removed.end
+        try:
+            yield
+        finally:
+            batch.tied.take_from(batch.removed, before)
 
     def returned(self, message: StorableMessage, queue_id: int, count: int) -> None:
         self._collecting.returned[message.id, queue_id] = (count, message.stored == ALONE)
 
-    def delivered(self, queue_id: int, up_to: int) -> None:
-        if up_to > self._collecting.delivered.get(queue_id, 0):
-            self._collecting.delivered[queue_id] = up_to
+    def delivered(self, queue_id: int, priority: int, up_to: int) -> None:
+        self._collecting.mark(queue_id, priority, up_to)
 
-    def forget_delivered(self) -> None:
+    def forget_delivered(self, but: Mapping[tuple[int, int], int]) -> None:
         self._collecting.delivered.clear()
-        self._change(self._forget_delivered)
+        self._change(self._forget_delivered, dict(but))
 
-    def _forget_delivered(self) -> None:
-        self._database.connection.execute("UPDATE queues SET delivered_to = 0 WHERE delivered_to > 0")
+    def _forget_delivered(self, but: Mapping[tuple[int, int], int]) -> None:
+        self._database.connection.execute("DELETE FROM delivery_marks")
+        self._write_marks(self._database.connection, but)
 
     def purge(self, queue_id: int, but: Collection[int]) -> None:
-        batch = self._collecting
-        for message_id, (message, deliveries) in list(batch.shared.items()):
-            if message_id not in but and deliveries.pop(queue_id, None) is not None and not deliveries:
-                del batch.shared[message_id]
-                batch.size -= message.size
-        self._change(self._purge, queue_id, json.dumps(list(but)))
-
-    def _purge(self, queue_id: int, but: str) -> None:
-        self._remove(PURGE, queue_id, but)
+        if self._is_in_file(queue_id):
+            self._collecting.purge(queue_id, but)
+            self._count_change()
 
     def forget_queue(self, queue_id: int) -> None:
-        self._change(self._forget_queue, queue_id)
+        if self._is_in_file(queue_id):
+            self._collecting.forgotten.append(queue_id)
+            self._count_change()
+        self._paged_queues.discard(queue_id)
 
-    def _forget_queue(self, queue_id: int) -> None:
-        for statement in FORGET_QUEUE:
-            self._remove(statement, queue_id)
-
-    def _remove(self, statement: str, *parameters: object) -> None:
-        connection = self._database.connection
-        removed = connection.execute(statement, parameters).fetchall()
-        connection.executemany(FREE_MESSAGE, [(message_id, message_id) for (message_id,) in removed])
+    def _is_in_file(self, queue_id: int) -> bool:
+        return queue_id > 0 or queue_id in self._paged_queues
 
     def add_exchange(self, exchange: Exchange) -> None:
         self._change(self._declarations.add_exchange, exchange)
 
     def add_queue(self, queue: Queue) -> int:
-        if not queue.durable or queue.exclusive:
+        if not queue.outlives_broker:
             self._last_transient_id -= 1
             return self._last_transient_id
         queue_id, self._next_queue_id = self._next_queue_id, self._next_queue_id + 1
@@ -242,42 +260,100 @@ class SqliteJournal:
 
     def _change(self, change: Callable[..., object], *arguments: object) -> None:
         self._collecting.changes.append(partial(change, *arguments) if arguments else change)
+        self._count_change()
+
+    def _count_change(self) -> None:
+        self._change_count += 1
+        self._declared_batch = self.batch
+
+    def begin(self, wait_s: float = 0.0) -> bool:
+        """Start a transaction. Return False if another process holds SQLite's lock, also after `wait_s`."""
+        assert not self._is_begun
+        try:
+            self._database.begin(wait_s)
+        except StoreBusyError:
+            return False
+        self._is_begun = True
+        return True
+
+    def gather(self) -> None:
+        """End the collection of a batch, which has the changes of the previous one if that failed."""
+        collected, self._collecting = self._collecting, Batch(self._collecting.number + 1)
+        if self._writing is None:
+            self._writing = collected
+        else:
+            self._writing.absorb(collected)
 
     def write(self) -> None:
-        """Put the collected batch, or the one that failed before, into a transaction."""
-        assert not self._is_begun
-        if self._writing is None:
-            self._writing, self._collecting = self._collecting, Batch(self._collecting.number + 1)
-        connection = self._database.connection
-        self._database.begin()
-        self._is_begun = True
-        try:
-            self._write(connection, self._writing)
-        except sqlite3.Error as error:
-            self._give_up()
-            raise translated(error, self._database.path) from error
-        except Exception as error:  # a value that SQLite cannot store is a defect; the batch is kept all the same
-            self._give_up()
-            raise StoreError(f"{self._database.path}: cannot write {error!r}") from error
+        """Write the gathered batch into the transaction."""
+        assert self._is_begun
+        assert self._writing is not None
+        with self._giving_up_on_error():
+            self._write(self._database.connection, self._writing)
 
     def commit(self) -> int:
         """Commit the transaction, wait for the disk, and return the number of the batch."""
-        assert self._is_begun
-        try:
-            self._database.connection.execute("COMMIT")
-        except sqlite3.Error as error:
-            self._give_up()
-            raise translated(error, self._database.path) from error
-        self._database.end()
-        self._is_begun = False
         assert self._writing is not None
+        self._commit()
         number, self._writing = self._writing.number, None
         return number
+
+    def relieve(self, wait_s: float) -> bool:
+        """Write what makes room from a batch that failed, in small transactions. Return whether anything was written.
+
+        Messages removed here are in the file. Those of the batch itself have been dropped from it.
+        """
+        batch = self._writing
+        if batch is None or not batch.has_relief:
+            return False
+        self._reuse_wal()
+        while batch.has_relief:
+            if not self.begin(wait_s):
+                return False
+            some = Removals(batch.removed.alone[:RELIEF_MESSAGES], batch.removed.shared[:RELIEF_MESSAGES])
+            with self._giving_up_on_error():
+                connection = self._database.connection
+                self._write_marks(connection, batch.delivered)
+                self._write_removals(connection, some)
+                self._write_purges(batch.relief_purges, batch.relief_forgotten)
+            self._commit()
+            batch.delivered.clear()
+            del batch.removed.alone[: len(some.alone)], batch.removed.shared[: len(some.shared)]
+            batch.relief_purges.clear()
+            batch.relief_forgotten.clear()
+        return True
+
+    def _reuse_wal(self) -> None:
+        """Copy the WAL into the file as far as possible, so that the next transaction starts at its beginning."""
+        with suppress(sqlite3.Error):
+            self._database.connection.execute("PRAGMA wal_checkpoint(PASSIVE)").fetchall()
+
+    def _commit(self) -> None:
+        assert self._is_begun
+        with self._giving_up_on_error():
+            self._database.connection.execute("COMMIT")
+        self._database.end()
+        self._is_begun = False
+
+    @contextmanager
+    def _giving_up_on_error(self) -> Iterator[None]:
+        """Roll back the transaction if the block raises. The batch is kept."""
+        try:
+            yield
+        except Exception as error:
+            self._is_begun = False
+            with suppress(sqlite3.Error):  # SQLite has rolled back by itself, or will when the next transaction starts
+                self._database.roll_back()
+            if isinstance(error, sqlite3.Error):
+                raise translated(error, self._database.path) from error
+            # A value that SQLite cannot store is a defect. The batch is kept all the same.
+            raise StoreError(f"{self._database.path}: cannot write {error!r}") from error
 
     def _write(self, connection: sqlite3.Connection, batch: Batch) -> None:
         intern, many = self._keys.intern, connection.executemany
         for change in batch.changes:
             change()
+        self._write_purges(batch.purges, batch.forgotten)
         # A plain message has fewer values to bind, and its checksum is computed without a call. This and the runs below
         # dominate a persistent load (benchmarks/broker.py).
         plain = [
@@ -300,13 +376,34 @@ class SqliteJournal:
             self._write_shared(connection, batch)
         if batch.returned:
             self._write_returned(connection, batch)
-        if batch.removed_alone:
-            many("DELETE FROM messages WHERE id BETWEEN ? AND ?", runs(batch.removed_alone))
-        if batch.removed:
-            many("DELETE FROM deliveries WHERE message_id = ? AND queue_id = ?", batch.removed)
-            many(FREE_MESSAGE, [(message_id, message_id) for message_id, _ in batch.removed])
+        if batch.tied:
+            self._write_removals(connection, batch.tied)
+        self._write_removals(connection, batch.removed)
         if batch.delivered:
-            many("UPDATE queues SET delivered_to = max(delivered_to, ?2) WHERE id = ?1", list(batch.delivered.items()))
+            self._write_marks(connection, batch.delivered)
+
+    def _write_purges(self, purges: Sequence[tuple[int, Collection[int]]], forgotten: Sequence[int]) -> None:
+        for queue_id, but in purges:
+            self._remove(PURGE, queue_id, json.dumps(list(but)))
+        for queue_id in forgotten:
+            for statement in FORGET_QUEUE:
+                self._remove(statement, queue_id)
+
+    def _remove(self, statement: str, *parameters: object) -> None:
+        connection = self._database.connection
+        removed = connection.execute(statement, parameters).fetchall()
+        connection.executemany(FREE_MESSAGE, [(message_id, message_id) for (message_id,) in removed])
+
+    def _write_removals(self, connection: sqlite3.Connection, removals: Removals) -> None:
+        many = connection.executemany
+        if removals.alone:
+            many("DELETE FROM messages WHERE id BETWEEN ? AND ?", runs(removals.alone))
+        if removals.shared:
+            many("DELETE FROM deliveries WHERE message_id = ? AND queue_id = ?", removals.shared)
+            many(FREE_MESSAGE, [(message_id, message_id) for message_id, _ in removals.shared])
+
+    def _write_marks(self, connection: sqlite3.Connection, marks: Mapping[tuple[int, int], int]) -> None:
+        connection.executemany(MARK, [(*place, up_to) for place, up_to in marks.items()])
 
     def _write_returned(self, connection: sqlite3.Connection, batch: Batch) -> None:
         alone = [(count, message_id) for (message_id, _), (count, is_alone) in batch.returned.items() if is_alone]
@@ -339,22 +436,27 @@ class SqliteJournal:
         connection.executemany(ADD_MESSAGE.replace("INSERT", "INSERT OR IGNORE", 1), messages)
         connection.executemany(ADD_DELIVERY, deliveries)
 
-    def _give_up(self) -> None:
-        self._database.roll_back()
-        self._is_begun = False
+    @contextmanager
+    def _reading(self) -> Iterator[sqlite3.Connection]:
+        try:
+            yield self._reader
+        except sqlite3.Error as error:
+            raise translated(error, self._database.path) from error
 
     def read(self, queue_id: int, priority: int, after_id: int, limit: int, most_bytes: int) -> Sequence[StoredRow]:
         rows, size = [], 0
-        for values in self._reader.execute(READ, (queue_id, priority, after_id, limit)):
-            row = StoredRow(*values)
-            rows.append(row)
-            size += row.size
-            if size >= most_bytes:
-                break
+        with self._reading() as reader:
+            for values in reader.execute(READ, (queue_id, priority, after_id, limit)):
+                row = StoredRow(*values)
+                rows.append(row)
+                size += row.size
+                if size >= most_bytes:
+                    break
         return rows
 
     def read_one(self, queue_id: int, message_id: int) -> Sequence[StoredRow]:
-        rows = self._reader.execute(READ_ONE, (queue_id, message_id)).fetchall()
+        with self._reading() as reader:
+            rows = reader.execute(READ_ONE, (queue_id, message_id)).fetchall()
         return [StoredRow(*values) for values in rows]
 
     def set_aside(self, queue_id: int, queue: str, row: StoredRow, damage: str) -> None:
@@ -362,12 +464,24 @@ class SqliteJournal:
         report(row.id, queue, damage)
         self._change(lambda: set_aside(self._database.connection, row.id, queue_id))
 
+    def measure(self, queue_id: int, priority: int, after_id: int, up_to_id: int) -> int:
+        with self._reading() as reader:
+            return int(reader.execute(MEASURE, (queue_id, priority, after_id, up_to_id)).fetchone()[0])
+
+    def id_ahead(self, queue_id: int, priority: int, after_id: int, number: int) -> int | None:
+        place = (queue_id, priority, after_id)
+        with self._reading() as reader:
+            found = reader.execute(ID_AHEAD, (*place, number - 1)).fetchone() or reader.execute(LAST_ID, place).fetchone()
+        return found[0] if found else None
+
     def next_due(self, after_ms: int) -> int | None:
         query = "SELECT min(due_at) FROM deliveries WHERE state = 5 AND due_at > ?"
-        return self._reader.execute(query, (after_ms,)).fetchone()[0]  # type: ignore[no-any-return]
+        with self._reading() as reader:
+            return reader.execute(query, (after_ms,)).fetchone()[0]  # type: ignore[no-any-return]
 
     def take_due(self, after_ms: int, now_ms: int) -> Sequence[tuple[int, StoredRow]]:
-        rows = self._reader.execute(DUE, (after_ms, now_ms)).fetchall()
+        with self._reading() as reader:
+            rows = reader.execute(DUE, (after_ms, now_ms)).fetchall()
         release = "UPDATE deliveries SET state = 0, due_at = NULL WHERE state = 5 AND due_at <= ?"
         self._change(self._database.connection.execute, release, (now_ms,))
         return [(queue_id, StoredRow(*values)) for queue_id, *values in rows]

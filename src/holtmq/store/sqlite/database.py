@@ -1,4 +1,4 @@
-"""A SQLite file: opening, schema versions, transactions, and the translation of errors.
+"""A SQLite file: opening, schema versions and transactions.
 
 A process has one connection to a file, which its threads share. Between processes SQLite's lock decides; it is retried with
 short pauses, so that no process sleeps for long while the file is free.
@@ -21,26 +21,19 @@ from pathlib import Path
 from types import TracebackType
 from typing import TypeVar
 
-from holtmq.errors import (
-    NotAStoreError,
-    StoreBusyError,
-    StoreClosedError,
-    StoreError,
-    StoreFullError,
-    StoreReadOnlyError,
-    StoreVersionError,
-)
+from holtmq.errors import NotAStoreError, StoreBusyError, StoreClosedError, StoreError, StoreVersionError
 from holtmq.store.records import Durability
 from holtmq.store.sqlite.data_file import FileWatch, prepare, wal_path
 from holtmq.store.sqlite.ownership import FileClaim, system_locking
 from holtmq.store.sqlite.space import INCREMENTAL, WAL_KEPT_BYTES, FreeSpace, cut
+from holtmq.store.sqlite.sqlite_errors import is_busy, translated
 from holtmq.store.sqlite.wal_check import WalScan, scan_wal
 
 log = logging.getLogger(__name__)
 
 T = TypeVar("T")
 APPLICATION_ID = 0x486F6C74  # "Holt"
-SCHEMA_FILES = ("schema.sql", "schema-2.sql", "schema-3.sql", "schema-4.sql", "schema-6.sql")
+SCHEMA_FILES = ("schema.sql", "schema-2.sql", "schema-3.sql", "schema-4.sql", "schema-5.sql", "schema-6.sql")
 STEPS = tuple(files("holtmq.store.sqlite").joinpath(name).read_text() for name in SCHEMA_FILES)
 """The migration from each schema version to the next. Each step is applied as a whole or not at all."""
 TIMEOUT_S = 30.0
@@ -137,13 +130,14 @@ class SqliteDatabase:
         """Return a context for a write transaction, rolled back if the block raises. A nested one is part of the outer one."""
         return self._writing
 
-    def begin(self) -> None:
+    def begin(self, wait_s: float) -> None:
         """Start a transaction that ends by a COMMIT of the caller's, then `end`, or by `roll_back`.
 
-        For a writer who lets the COMMIT wait for the disk in another thread. The file is then its alone.
+        For a writer who lets the COMMIT wait for the disk in another thread. The file is then its alone. Another process
+        that holds SQLite's lock is waited for; StoreBusyError is raised if the wait is too long.
         """
         try:
-            self._begin(self.connection)
+            self._begin(self.connection, wait_s)
         except sqlite3.Error as error:
             raise translated(error, self.path) from error
         self._depth += 1
@@ -235,12 +229,13 @@ class SqliteDatabase:
                     self._claim.release()
             self._is_closed = True
 
-    def _begin(self, connection: sqlite3.Connection) -> None:
+    def _begin(self, connection: sqlite3.Connection, wait_s: float | None = None) -> None:
         self.check_file()  # before each transaction, so that none is confirmed which nobody will ever read
-        self._when_free(lambda: connection.execute("BEGIN IMMEDIATE"))
+        self._when_free(lambda: connection.execute("BEGIN IMMEDIATE"), wait_s)
 
-    def _when_free(self, attempt: Callable[[], T]) -> T:
+    def _when_free(self, attempt: Callable[[], T], wait_s: float | None = None) -> T:
         """Retry until no other process holds the file's lock."""
+        wait_s = self._timeout_s if wait_s is None else wait_s
         deadline, pause_s = None, SHORTEST_PAUSE_S
         while True:
             try:
@@ -248,11 +243,9 @@ class SqliteDatabase:
             except sqlite3.OperationalError as error:
                 if not is_busy(error):
                     raise
-                deadline = deadline or time.monotonic() + self._timeout_s
-                if time.monotonic() > deadline:
-                    raise StoreBusyError(
-                        f"{self.path} was locked by another process for more than {self._timeout_s:g} s"
-                    ) from error
+                deadline = deadline or time.monotonic() + wait_s
+                if time.monotonic() >= deadline:
+                    raise StoreBusyError(f"{self.path} was locked by another process for more than {wait_s:g} s") from error
             time.sleep(pause_s * (0.5 + random.random()))
             pause_s = min(pause_s * 2, LONGEST_PAUSE_S)
 
@@ -264,12 +257,15 @@ class SqliteDatabase:
             raise
 
     def _roll_back(self, connection: sqlite3.Connection) -> None:
-        if connection.in_transaction:
-            connection.execute("ROLLBACK")
-        for notice in self.on_rollback:
-            notice()
+        try:
+            if connection.in_transaction:
+                connection.execute("ROLLBACK")
+        finally:
+            for notice in self.on_rollback:
+                notice()
 
     def _connect(self) -> sqlite3.Connection:
+        connection: sqlite3.Connection | None = None
         try:
             connection = sqlite3.connect(
                 _uri(self.path),
@@ -288,6 +284,8 @@ class SqliteDatabase:
             # The first process to open the file and the last to close it lock it for a moment. Only up to here may SQLite wait.
             connection.execute("PRAGMA busy_timeout = 0")
         except sqlite3.Error as error:
+            if connection is not None:
+                connection.close()
             raise translated(error, self.path) from error
         return connection
 
@@ -435,27 +433,3 @@ def statements(script: str) -> Iterator[str]:
         if sqlite3.complete_statement(statement):
             yield statement
             statement = ""
-
-
-def is_busy(error: sqlite3.Error) -> bool:
-    return error.sqlite_errorcode & 0xFF in (sqlite3.SQLITE_BUSY, sqlite3.SQLITE_LOCKED)
-
-
-def translated(error: sqlite3.Error, path: str) -> StoreError:
-    """Translate an error of SQLite."""
-    code = getattr(error, "sqlite_errorcode", 0) & 0xFF
-    match code:
-        case sqlite3.SQLITE_BUSY | sqlite3.SQLITE_LOCKED:
-            return StoreBusyError(f"{path} is locked by another process")
-        case sqlite3.SQLITE_FULL:
-            return StoreFullError(f"{path}: the disk is full; nothing was written")
-        case sqlite3.SQLITE_READONLY:
-            return StoreReadOnlyError(f"{path} cannot be written; expected a file and a folder with write permission")
-        case sqlite3.SQLITE_NOTADB:
-            return NotAStoreError(f"{path} is not a HoltMQ database; expected a HoltMQ database or a new file")
-        case sqlite3.SQLITE_CORRUPT:
-            return NotAStoreError(f"{path} is damaged: {error}")
-        case sqlite3.SQLITE_CANTOPEN:
-            return StoreError(f"{path} cannot be opened: {error}; expected a file in a folder that exists")
-        case _:
-            return StoreError(f"{path}: {error}")

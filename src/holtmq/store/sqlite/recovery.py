@@ -17,14 +17,6 @@ from holtmq.store.sqlite.message_store import SqliteMessageStore
 TIDY_UP = tuple(statements(files("holtmq.store.sqlite").joinpath("recovery.sql").read_text()))
 COUNTS = "SELECT queue_id, priority, count(*) FROM deliveries WHERE state = 0 GROUP BY queue_id, priority"
 EXPIRIES = "SELECT queue_id, min(expires_at) FROM deliveries WHERE expires_at IS NOT NULL GROUP BY queue_id"
-SIZES = """
-SELECT deliveries.queue_id, sum(length(body)) FROM deliveries JOIN messages ON messages.id = message_id
-WHERE state = 0 AND deliveries.queue_id IN (
-    SELECT id FROM queues WHERE json_extract(arguments, '$."x-max-length-bytes"') IS NOT NULL
-    OR vhost IN (SELECT vhost FROM policies WHERE json_extract(definition, '$."max-length-bytes"') IS NOT NULL)
-)
-GROUP BY deliveries.queue_id
-"""
 LAST_ID = "SELECT max((SELECT coalesce(max(id), 0) FROM messages), indexed_to) FROM state"
 NEXT_QUEUE_ID = "SELECT coalesce((SELECT seq FROM sqlite_sequence WHERE name = 'queues'), 0) + 1"
 
@@ -44,10 +36,11 @@ def _queue_states(connection: sqlite3.Connection) -> dict[tuple[str, str], Queue
     counts: dict[int, dict[int, int]] = {}
     for queue_id, priority, number in connection.execute(COUNTS):
         counts.setdefault(queue_id, {})[priority] = number
-    expiries, sizes = dict(connection.execute(EXPIRIES)), dict(connection.execute(SIZES))
+    marks: dict[int, dict[int, int]] = {}
+    for queue_id, priority, up_to in connection.execute("SELECT * FROM delivery_marks"):
+        marks.setdefault(queue_id, {})[priority] = up_to
+    expiries = dict(connection.execute(EXPIRIES))
     return {
-        (vhost, name): QueueState(
-            queue_id, counts.get(queue_id, {}), sizes.get(queue_id, 0), delivered_to, expiries.get(queue_id)
-        )
-        for vhost, name, queue_id, delivered_to in connection.execute("SELECT vhost, name, id, delivered_to FROM queues")
+        (vhost, name): QueueState(queue_id, counts.get(queue_id, {}), marks.get(queue_id, {}), expiries.get(queue_id))
+        for vhost, name, queue_id in connection.execute("SELECT vhost, name, id FROM queues")
     }

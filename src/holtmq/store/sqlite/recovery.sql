@@ -4,6 +4,7 @@
 DELETE FROM messages WHERE id IN (SELECT message_id FROM deliveries WHERE queue_id NOT IN (SELECT id FROM queues))
     AND NOT EXISTS (SELECT 1 FROM deliveries WHERE message_id = messages.id AND queue_id IN (SELECT id FROM queues));
 DELETE FROM deliveries WHERE queue_id NOT IN (SELECT id FROM queues);
+DELETE FROM delivery_marks WHERE queue_id NOT IN (SELECT id FROM queues);
 
 -- Transient messages, which were paged to the file for lack of memory.
 DELETE FROM deliveries WHERE message_id IN (SELECT id FROM messages WHERE is_transient = 1);
