@@ -50,6 +50,6 @@ def test_a_value_that_holtmq_does_not_write_is_reported(file: Path, column: str,
     with pytest.raises(holtmq.StoreError, match=expected):
         holtmq.Topology.load(file)
     with pytest.raises(holtmq.StoreError, match=expected):
-        open_broker(Config(data=str(file)), "amqp://127.0.0.1:1")
+        open_broker(Config(data=str(file)), "amqp://127.0.0.1:1", 0)
     shutil.copy(whole, file)
     holtmq.open(file).close()  # the attempts have not left it locked
