@@ -1,0 +1,405 @@
+"""How long an operation makes other clients wait: python -m benchmarks.stalls [--queues 40000] [--only WORD …]
+
+A broker has one vhost with 40,000 queues and 80,000 bindings. While each operation runs, a probe in a process of its own
+fetches from an empty queue over and over, a millisecond apart. The longest round trip of the probe is what an operation cost
+everybody else. Prints a table for benchmarks/README.md; its first row is the probe without any operation.
+"""
+
+from __future__ import annotations
+
+import argparse
+import gc
+import json
+import multiprocessing
+import tempfile
+import time
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass
+from functools import partial
+from multiprocessing.connection import Connection
+from pathlib import Path
+from typing import Any
+
+from benchmarks.management import fetch
+from holtmq.client.address import Address
+from holtmq.client.blocking_connection import CHANNEL, BlockingConnection
+from holtmq.client.publisher import Outgoing, Publisher
+from holtmq.wire import methods as wire
+from holtmq.wire.content import encode_properties, make_content
+from holtmq.wire.frames import method_frame
+from tests.server.process import broker_process
+
+PROBED = "probed"
+PAUSE_S = 0.001
+IDLE_S = 10.0
+MANY = 10_000
+"""Messages of the operations on messages."""
+BIG_BYTES = 500 * 1024 * 1024
+BIG_BODY = 64 * 1024
+OWN = 3_000
+"""Queues of the clients whose queues are deleted with the connection."""
+PERSISTENT = encode_properties({"delivery_mode": 2})
+TRANSIENT = encode_properties({})
+QUEUE = "queue-{:05}"
+V = "%2F"
+
+
+class Probe:
+    """A client in a process of its own that measures round trips between `start` and `stop`."""
+
+    def __init__(self, address: str) -> None:
+        context = multiprocessing.get_context("spawn")
+        self._pipe, other = context.Pipe()
+        self._process = context.Process(target=_probe, args=(address, other), daemon=True)
+        self._process.start()
+        self._pipe.recv()
+
+    def start(self) -> None:
+        self._pipe.send(True)
+        self._pipe.recv()
+
+    def stop(self) -> list[float]:
+        """Return the round trips since `start`, in seconds."""
+        self._pipe.send(False)
+        found: list[float] = self._pipe.recv()
+        return found
+
+    def close(self) -> None:
+        self._process.kill()
+        self._process.join()
+
+
+def _probe(address: str, pipe: Connection) -> None:
+    gc.disable()
+    with BlockingConnection(Address.parse(address)) as connection:
+        connection.call(wire.QueueDeclare(0, PROBED, auto_delete=True), wire.QueueDeclareOk)
+        pipe.send(None)
+        while True:
+            pipe.recv()
+            trips: list[float] = []
+            _trip(connection, trips)
+            pipe.send(None)
+            while not pipe.poll():
+                _trip(connection, trips)
+                time.sleep(PAUSE_S)
+            pipe.recv()
+            pipe.send(trips)
+
+
+def _trip(connection: BlockingConnection, trips: list[float]) -> None:
+    started = time.perf_counter()
+    connection.call(wire.BasicGet(0, PROBED, no_ack=True), wire.BasicGetEmpty)
+    trips.append(time.perf_counter() - started)
+
+
+@dataclass(frozen=True)
+class Site:
+    """The broker under test and its topology."""
+
+    base: str
+    """URL of the HTTP API."""
+    address: str
+    count: int
+    """Number of queues; there are twice as many bindings."""
+
+    def http(self, method: str, path: str, body: object = None) -> Any:
+        content = fetch(self.base, path, method, body)
+        return json.loads(content) if content[:1] in (b"{", b"[") else content
+
+    def connect(self) -> BlockingConnection:
+        return BlockingConnection(Address.parse(self.address), name="stalls")
+
+    def declare(self, queue: str, **options: Any) -> None:
+        with self.connect() as connection:
+            connection.call(wire.QueueDeclare(0, queue, **options), wire.QueueDeclareOk)
+
+    def fill(self, queue: str, count: int = MANY, size: int = 100, properties: bytes = PERSISTENT) -> None:
+        """Declare a durable queue and publish messages to it."""
+        self.declare(queue, durable=True)
+        publisher, body = Publisher(self.connect), bytes(size)
+        publisher.publish(Outgoing("", queue, properties, body) for _ in range(count))
+        publisher.flush()
+        publisher.close()
+
+    def queues(self, names: Iterable[str]) -> list[dict[str, Any]]:
+        return [{"name": name, "vhost": "/", "durable": True} for name in names]
+
+    def bindings(self, exchange: str) -> list[dict[str, Any]]:
+        return [
+            {"source": exchange, "vhost": "/", "destination": QUEUE.format(number), "routing_key": f"key.{number}.eu"}
+            for number in range(self.count)
+        ]
+
+
+Act = Callable[[], object]
+
+
+@contextmanager
+def measured(probe: Probe, name: str) -> Iterator[None]:
+    """Print the longest round trip of the probe while the block runs."""
+    probe.start()
+    started = time.perf_counter()
+    yield
+    elapsed_s = time.perf_counter() - started
+    trips = sorted(probe.stop())
+    middle = trips[len(trips) // 2]
+    print(f"| {name} | {elapsed_s:.2f} s | {middle * 1000:.1f} ms | {trips[-1] * 1000:.0f} ms |", flush=True)
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--queues", type=int, default=40_000)
+    parser.add_argument("--only", nargs="*", default=[], help="words, of which the name of an operation must have one")
+    options = parser.parse_args()
+    with tempfile.TemporaryDirectory(prefix="holtmq-bench-") as folder, ExitStack() as stack:
+        broker = stack.enter_context(broker_process(Path(folder) / "b.db", "--http-port", "0", "--log-level", "error"))
+        base = next(word.rstrip(",") for word in broker.ready_line.split() if word.startswith("http://"))
+        site = Site(base, f"amqp://guest:guest@127.0.0.1:{broker.port}/%2F", options.queues)
+        probe = Probe(site.address)
+        stack.callback(probe.close)
+        print("| operation | it took | median round trip of the probe | longest |")
+        print("|---|---|---|---|")
+        with measured(probe, "(none)"):
+            time.sleep(IDLE_S)
+        build(site, probe)
+        for name, prepare in operations(site):
+            if not options.only or any(word in name for word in options.only):
+                act = prepare()
+                with measured(probe, name):
+                    act()
+
+
+def build(site: Site, probe: Probe) -> None:
+    """Make the topology. The imports are operations as well."""
+    names = [QUEUE.format(number) for number in range(site.count)]
+    exchanges = [{"name": name, "vhost": "/", "type": kind} for name, kind in (("topics", "topic"), ("keys", "direct"))]
+    with measured(probe, f"import {site.count:,} queues"):
+        site.http("POST", "/api/definitions", {"queues": site.queues(names), "exchanges": exchanges})
+    for exchange in ("topics", "keys"):
+        with measured(probe, f"import {site.count:,} bindings to {exchange}"):
+            site.http("POST", "/api/definitions", {"bindings": site.bindings(exchange)})
+
+
+def operations(site: Site) -> Iterator[tuple[str, Callable[[], Act]]]:
+    """Yield the name of each operation and what prepares it; the latter returns the call to measure."""
+
+    def http(method: str, path: str, body: object = None) -> tuple[str, Callable[[], Act]]:
+        return f"`{method} {path}`", lambda: lambda: site.http(method, path, body)
+
+    for path in READS:
+        yield http("GET", path)
+    question = {"routing_key": "key.77.us", "headers": {}}
+    draft = {"source": "topics", "destination": QUEUE.format(1), "routing_key": "key.#"}
+    yield http("POST", f"/api/exchanges/{V}/topics/explain", question)
+    yield http("POST", f"/api/exchanges/{V}/keys/explain", question)
+    yield http("POST", f"/api/exchanges/{V}/amq.default/explain", question)
+    yield (
+        "explain with a draft",
+        lambda: lambda: site.http("POST", f"/api/exchanges/{V}/topics/explain", {**question, "drafts": [draft]}),
+    )
+    yield http("POST", "/api/definitions", {})
+    policy = {"pattern": "^queue-", "definition": {"max-length": 100_000}, "apply-to": "queues"}
+    yield http("PUT", f"/api/policies/{V}/limit", policy)
+    yield http("DELETE", f"/api/policies/{V}/limit")
+    yield http("PUT", f"/api/parameters/shovel/{V}/one", {"value": {}})
+    yield http("DELETE", f"/api/parameters/shovel/{V}/one")
+    yield http("PUT", "/api/users/other", {"password": "secret", "tags": "management"})
+    yield http("PUT", f"/api/permissions/{V}/other", {"configure": ".*", "write": ".*", "read": ".*"})
+    yield http("DELETE", f"/api/permissions/{V}/other")
+    yield http("DELETE", "/api/users/other")
+    yield from message_operations(site)
+    yield from connection_operations(site)
+    yield from deletions(site)
+
+
+READS = (
+    "/api/definitions",
+    f"/api/definitions/{V}",
+    "/api/queues",
+    "/api/queues?disable_stats=true",
+    "/api/queues?page=1&page_size=100",
+    "/api/queues?page=1&page_size=100&sort=messages&sort_reverse=true",
+    "/api/queues?page=1&page_size=100&sort=memory",
+    "/api/queues?page=1&page_size=100&name=77",
+    f"/api/queues/{V}/queue-00001",
+    f"/api/queues/{V}/queue-00001/bindings",
+    "/api/bindings",
+    "/api/bindings?page=1&page_size=1",
+    "/api/bindings?page=1&page_size=100&sort=routing_key",
+    f"/api/bindings/{V}/e/topics/q/queue-00001",
+    "/api/exchanges",
+    f"/api/exchanges/{V}/topics",
+    f"/api/exchanges/{V}/topics/bindings/source",
+    f"/api/exchanges/{V}/amq.default/bindings/source",
+    "/api/vhosts",
+    f"/api/vhosts/{V}",
+    "/api/overview",
+    "/api/nodes",
+    "/api/connections",
+    "/api/channels",
+    "/api/consumers",
+    "/api/users",
+    "/api/permissions",
+    "/api/policies",
+    "/api/parameters",
+    f"/api/topology/{V}",
+    f"/api/aliveness-test/{V}",
+    "/api/health/checks/alarms",
+    "/api/reports",
+    "/api/openapi.json",
+    "/metrics",
+    "/metrics/per-object",
+)
+
+
+def message_operations(site: Site) -> Iterator[tuple[str, Callable[[], Act]]]:
+    """Operations on the messages of a queue."""
+    fetching = {"count": MANY, "encoding": "auto"}
+
+    def get(mode: str) -> Callable[[], Act]:
+        def prepare() -> Act:
+            site.fill("got")
+            return lambda: site.http("POST", f"/api/queues/{V}/got/get", {**fetching, "ackmode": mode})
+
+        return prepare
+
+    yield f"HTTP get of {MANY:,} messages, requeued", get("ack_requeue_true")
+    yield f"HTTP get of {MANY:,} messages, removed", get("ack_requeue_false")
+
+    def move() -> Act:
+        site.fill("from")
+        site.declare("to", durable=True)
+        return lambda: site.http("POST", f"/api/queues/{V}/from/move", {"destination": "to"})
+
+    yield f"HTTP move of {MANY:,} messages", move
+
+    def big(call: Callable[[BlockingConnection], object]) -> Callable[[], Act]:
+        def prepare() -> Act:
+            site.fill("big", BIG_BYTES // BIG_BODY, BIG_BODY)
+            return lambda: with_connection(site, call)
+
+        return prepare
+
+    yield "`queue.purge`, 500 MiB", big(lambda each: each.call(wire.QueuePurge(0, "big"), wire.QueuePurgeOk))
+    yield "`queue.delete`, 500 MiB", big(lambda each: each.call(wire.QueueDelete(0, "big"), wire.QueueDeleteOk))
+
+    def small(call: Callable[[BlockingConnection], object]) -> Callable[[], Act]:
+        def prepare() -> Act:
+            site.fill("small", 200_000)
+            return lambda: with_connection(site, call)
+
+        return prepare
+
+    yield "`queue.purge`, 200,000 messages", small(lambda each: each.call(wire.QueuePurge(0, "small"), wire.QueuePurgeOk))
+    yield "`queue.delete`, 200,000 messages", small(lambda each: each.call(wire.QueueDelete(0, "small"), wire.QueueDeleteOk))
+
+
+def connection_operations(site: Site) -> Iterator[tuple[str, Callable[[], Act]]]:
+    """Operations of one client on what it holds."""
+    for kind, properties in (("persistent", PERSISTENT), ("transient", TRANSIENT)):
+        for name, act in (
+            (f"close with {MANY:,} unacknowledged messages", lambda _: None),
+            (f"`basic.nack` of {MANY:,}", _nack),
+            (f"`basic.recover` of {MANY:,}", _recover),
+            (f"`basic.ack` of {MANY:,}", lambda each: each.send(CHANNEL, wire.BasicAck(0, multiple=True))),
+        ):
+            yield f"{name}, {kind}", partial(_prepare_holding, site, properties, act)
+    yield f"`tx.commit` of {MANY:,} messages", partial(_prepare_commit, site)
+    yield f"close with {OWN:,} exclusive queues", partial(_prepare_own_queues, site, exclusive=True)
+    yield f"close with {OWN:,} auto-delete queues", partial(_prepare_own_queues, site, auto_delete=True)
+    yield (
+        f"close with {OWN:,} durable auto-delete queues",
+        partial(_prepare_own_queues, site, auto_delete=True, durable=True),
+    )
+
+
+def _prepare_holding(site: Site, properties: bytes, act: Callable[[BlockingConnection], object]) -> Act:
+    """Return an operation of a client with unacknowledged messages, which then closes."""
+    site.fill("held", MANY, 100, properties)
+    connection = site.connect()
+    connection.call(wire.BasicConsume(0, "held", "c"), wire.BasicConsumeOk)
+    while len(connection.deliveries) < MANY:
+        connection.receive(10)
+
+    def run() -> None:
+        act(connection)
+        connection.close()
+        with_connection(site, lambda each: each.call(wire.QueueDelete(0, "held"), wire.QueueDeleteOk))
+
+    return run
+
+
+def _nack(connection: BlockingConnection) -> None:
+    connection.call(wire.BasicCancel("c"), wire.BasicCancelOk)
+    connection.send(CHANNEL, wire.BasicNack(0, multiple=True, requeue=True))
+
+
+def _recover(connection: BlockingConnection) -> None:
+    connection.call(wire.BasicCancel("c"), wire.BasicCancelOk)
+    connection.call(wire.BasicRecover(requeue=True), wire.BasicRecoverOk)
+
+
+def _prepare_commit(site: Site) -> Act:
+    site.declare("committed", durable=True)
+    connection = site.connect()
+    connection.call(wire.TxSelect(), wire.TxSelectOk)
+    publish = method_frame(CHANNEL, wire.BasicPublish(0, "", "committed")) + make_content(PERSISTENT, bytes(100), CHANNEL)
+    for _ in range(100):
+        connection.write(publish * (MANY // 100))
+
+    def run() -> None:
+        connection.call(wire.TxCommit(), wire.TxCommitOk)
+        connection.close()
+
+    return run
+
+
+def _prepare_own_queues(site: Site, **options: Any) -> Act:
+    """Return the end of a connection with queues that are deleted with it."""
+    connection = site.connect()
+    for number in range(OWN):
+        name = f"own-{number}"
+        connection.send(CHANNEL, wire.QueueDeclare(0, name, no_wait=True, **options))
+        connection.send(CHANNEL, wire.QueueBind(0, name, "topics", f"own.{number}", no_wait=True))
+        if options.get("auto_delete"):
+            connection.send(CHANNEL, wire.BasicConsume(0, name, name, no_wait=True))
+    connection.call(wire.BasicGet(0, PROBED), wire.BasicGetEmpty)
+    return connection.close
+
+
+def deletions(site: Site) -> Iterator[tuple[str, Callable[[], Act]]]:
+    """Operations that take the topology apart again."""
+    yield (
+        f"`exchange.delete` with {site.count:,} bindings",
+        lambda: lambda: with_connection(site, lambda each: each.call(wire.ExchangeDelete(0, "topics"), wire.ExchangeDeleteOk)),
+    )
+
+    def bound_once() -> Act:
+        bindings = [
+            {"source": "amq.topic", "vhost": "/", "destination": QUEUE.format(0), "routing_key": f"key.{number}"}
+            for number in range(site.count)
+        ]
+        site.http("POST", "/api/definitions", {"bindings": bindings})
+        return lambda: with_connection(site, lambda each: each.call(wire.QueueDelete(0, QUEUE.format(0)), wire.QueueDeleteOk))
+
+    yield f"`queue.delete` with {site.count:,} bindings", bound_once
+    yield "`DELETE /api/exchanges/%2F/keys`", lambda: lambda: site.http("DELETE", f"/api/exchanges/{V}/keys")
+
+    def other_vhost() -> Act:
+        site.http("PUT", "/api/vhosts/other", {})
+        queues = [{**queue, "vhost": "other"} for queue in site.queues(f"other-{number}" for number in range(site.count))]
+        bindings = [{"source": "amq.topic", "vhost": "other", "destination": queue["name"]} for queue in queues]
+        site.http("POST", "/api/definitions", {"queues": queues, "bindings": bindings})
+        return lambda: site.http("DELETE", "/api/vhosts/other")
+
+    yield f"`DELETE /api/vhosts/other` with {site.count:,} queues and bindings", other_vhost
+
+
+def with_connection(site: Site, call: Callable[[BlockingConnection], object]) -> None:
+    with site.connect() as connection:
+        call(connection)
+
+
+if __name__ == "__main__":
+    main()
