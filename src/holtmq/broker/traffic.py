@@ -130,12 +130,11 @@ class Traffic:
         self.pairs: Counter[tuple[str, str]] = Counter()
         """By exchange and queue."""
 
-    def add(self, tallies: Tallies) -> None:
-        for tally in tallies:
-            self.published[tally.exchange] += tally.count
-            self.routed[tally.exchange] += tally.count * tally.copies
-            for queue in tally.queues:
-                self.pairs[tally.exchange, queue] += tally.count
+    def add(self, tally: Tally) -> None:
+        self.published[tally.exchange] += tally.count
+        self.routed[tally.exchange] += tally.count * tally.copies
+        for queue in tally.queues:
+            self.pairs[tally.exchange, queue] += tally.count
 
     def copy(self) -> Traffic:
         copied = Traffic()

@@ -20,6 +20,7 @@ from holtmq.queueing.dead_letter import DeadLetter, DeathReason, dead_letter
 from holtmq.queueing.letter_chain import LetterChain
 from holtmq.queueing.rules import QueueRules
 from holtmq.routing import Entry, Route, Router
+from holtmq.steps import Steps
 from holtmq.store.records import StoredRow
 from holtmq.table import FieldValue
 from holtmq.topology import DEFAULT_EXCHANGE, Binding, Exchange, Policy, Queue, Removal, Topology
@@ -266,7 +267,8 @@ class VirtualHost:
 
     def count_closed(self, channel: Channel) -> None:
         """Keep the counters of a channel that closes."""
-        self._closed_traffic.add(channel.tallies)
+        for tally in channel.tallies:
+            self._closed_traffic.add(tally)
         self._closed_traffic.forget(self.router.registry.exchanges, self.queues)
         self._closed_inflow.add(channel.inflow)
         self._closed_outflow.add(channel.outflow)
@@ -276,14 +278,16 @@ class VirtualHost:
     def channels(self) -> list[Channel]:
         return [channel for session in self.sessions for channel in session.channels.values()]
 
-    def traffic(self) -> Traffic:
+    def traffic(self) -> Steps[Traffic]:
         """Return the traffic of all exchanges so far."""
         traffic = self._closed_traffic.copy()
         for channel in self.channels:
-            traffic.add(channel.tallies)
+            for tally in list(channel.tallies):
+                traffic.add(tally)
+                yield
         return traffic
 
-    def flows(self) -> tuple[Inflow, Outflow, int]:
+    def flows(self) -> Steps[tuple[Inflow, Outflow, int]]:
         """Return what was published, what was delivered, and the number of acknowledged messages."""
         inflow, outflow, acknowledged = Inflow(), Outflow(), self._closed_acknowledged
         inflow.add(self._closed_inflow)
@@ -292,6 +296,7 @@ class VirtualHost:
             inflow.add(channel.inflow)
             outflow.add(channel.outflow)
             acknowledged += channel.outflow.acknowledged(channel.unsettled_count)
+            yield
         return inflow, outflow, acknowledged
 
     @property

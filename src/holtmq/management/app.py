@@ -7,7 +7,6 @@ import inspect
 import logging
 from collections.abc import Mapping
 from ipaddress import ip_address
-from typing import Any
 from urllib.parse import parse_qsl, unquote
 
 import orjson
@@ -28,7 +27,7 @@ from holtmq.errors import (
 from holtmq.management import resources
 from holtmq.management.access import Caller, Need, UnauthenticatedError, UnauthorisedError, authenticate
 from holtmq.management.bodies import Bodies, BusyError, TooLargeError
-from holtmq.management.listing import Listing, PageOutOfRangeError
+from holtmq.management.listing import Items, PageOutOfRangeError
 from holtmq.management.metrics import metrics_page
 from holtmq.management.node import Node
 from holtmq.management.openapi import describe_api
@@ -106,7 +105,7 @@ class App:
         if path in ("/metrics", "/metrics/per-object"):
             if self._node.config.metrics_login:
                 await self._authenticate(request, Need.MONITORING)
-            return metrics_page(self._node, per_object=path.endswith("per-object"))
+            return await metrics_page(self._node, per_object=path.endswith("per-object"))
         if path.startswith("/reports/"):
             return await self._report(request, path)
         return self._static.respond(path, request.headers.get("if-none-match"))
@@ -160,11 +159,13 @@ class App:
         result = operation.handler(call)
         if inspect.isawaitable(result):
             result = await result
-        if isinstance(result, list | dict) and not operation.changes:
-            result = _as_asked(call.listing, result)
         if operation.changes:
             await asyncio.wait_for(self._node.written(), DISK_TIMEOUT_S)
-        return answer(result)
+        elif isinstance(result, Items):
+            result = await call.listing.present(result)
+        elif isinstance(result, dict) and call.listing.page is None:
+            result = call.listing.trim(result)
+        return await answer(result)
 
     async def _authenticate(self, request: Request, need: Need) -> Caller:
         accounts, config = self._node.broker.authorization, self._node.config
@@ -187,11 +188,6 @@ class App:
         return await resources.reports.serve_report(Call(self._node, self._statistics, caller, named, {}, request.headers, b""))
 
 
-def _as_asked(listing: Listing, result: list[dict[str, Any]] | dict[str, Any]) -> Any:
-    """Apply the filter, order, page and columns of the query to a result that its operation has not paginated itself."""
-    if isinstance(result, list):
-        return listing.apply([item for item in result if "name" not in item or listing.matches(item["name"])], len(result))
-    return result if listing.page is not None else listing.trim(result)
 
 
 REFUSALS: tuple[tuple[tuple[type[Exception], ...], int, str], ...] = (

@@ -2,12 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
-from typing import Any
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, Generic, TypeVar
 
+from holtmq import steps
 from holtmq.errors import InvalidValueError
+from holtmq.management.slices import collect, finish
 from holtmq.regular_expression import RegularExpression, escape
+from holtmq.steps import Steps
+
+T = TypeVar("T")
 
 PAGE_SIZE = 100
 MAX_PAGE_SIZE = 500
@@ -26,6 +31,30 @@ class Page:
     @property
     def start(self) -> int:
         return (self.number - 1) * self.size
+
+    def count_of(self, items: int) -> int:
+        """Return the number of pages that this many items fill."""
+        return max(1, -(-items // self.size))
+
+    def require_within(self, items: int) -> None:
+        """Raise PageOutOfRangeError if this many items do not fill as many pages."""
+        count = self.count_of(items)
+        if self.number > count:
+            raise PageOutOfRangeError(f"page {self.number} is out of range: {items} items fill {count} pages of {self.size}")
+
+
+@dataclass(frozen=True, slots=True)
+class Items(Generic[T]):
+    """The objects of a list, and how to show one. Objects that are not on the requested page are not shown."""
+
+    found: Sequence[T]
+    view: Callable[[T], dict[str, Any]]
+    names: Callable[[T], Sequence[str]] = lambda _: ("",)
+    """The texts that the name filter searches."""
+    order: Callable[[T], Any] | None = None
+    """The sort key where none is requested, and among equals."""
+    keys: Mapping[str, Callable[[T], Any]] = field(default_factory=dict)
+    """Sort keys that can be read without showing an object, by column."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,32 +91,54 @@ class Listing:
         asked = (*self.columns, self.sort or "")
         return not self.columns or any(each == column or each.startswith(f"{column}.") for each in asked)
 
-    def apply(self, items: Sequence[dict[str, Any]], total: int) -> Any:
-        """Sort the matching items, cut out the page and trim the columns. `total` is the count before filtering."""
-        if self.sort is not None:
-            items = sorted(items, key=lambda item: _sort_key(_value(item, self.sort or "")), reverse=self.is_reversed)
-        elif self.is_reversed:
-            items = list(reversed(items))
+    async def present(self, items: Items[T]) -> dict[str, Any] | Iterator[dict[str, Any]]:
+        """Filter, sort, cut and trim a list. Return the page object or, without pages, an iterator over the views."""
+        chosen, matched = await finish(self._choose(items))
+        views = (self.trim(items.view(item)) for item in chosen)
         if self.page is None:
-            return [self.trim(item) for item in items]
-        return self.page_of(items[self.page.start : self.page.start + self.page.size], len(items), total)
-
-    def page_of(self, shown: Sequence[dict[str, Any]], matched: int, total: int) -> dict[str, Any]:
-        """Return the page object for the items on it. `matched` and `total` count items after and before filtering."""
-        assert self.page is not None
-        number, size = self.page.number, self.page.size
-        count = max(1, -(-matched // size))
-        if number > count:
-            raise PageOutOfRangeError(f"page {number} is out of range: {matched} items fill {count} pages of {size}")
+            return views
         return {
-            "total_count": total,
+            "total_count": len(items.found),
             "filtered_count": matched,
-            "item_count": len(shown),
-            "page": number,
-            "page_size": size,
-            "page_count": count,
-            "items": [self.trim(item) for item in shown],
+            "item_count": len(chosen),
+            "page": self.page.number,
+            "page_size": self.page.size,
+            "page_count": self.page.count_of(matched),
+            "items": await collect(views),
         }
+
+    def _choose(self, items: Items[T]) -> Steps[tuple[Sequence[T], int]]:
+        """Return the objects to show, in order, and the number of objects that pass the filter."""
+        matched: Sequence[T] = items.found
+        if self.name is not None:
+            matched = yield from self._filter(items)
+        count, start, end = len(matched), 0, None
+        if self.page is not None:
+            self.page.require_within(count)
+            start, end = self.page.start, self.page.start + self.page.size
+        key = self._key(items)
+        if key is not None:
+            matched = yield from steps.sort(matched, key, is_reversed=self.is_reversed, most=end)
+        elif self.is_reversed:
+            matched = matched[::-1]
+        return matched[start:end], count
+
+    def _filter(self, items: Items[T]) -> Steps[list[T]]:
+        matched = []
+        for item in items.found:
+            if any(map(self.matches, items.names(item))):
+                matched.append(item)
+            yield
+        return matched
+
+    def _key(self, items: Items[T]) -> Callable[[T], Any] | None:
+        column, order = self.sort, items.order
+        if column is None:
+            return order
+        read = items.keys.get(column) or (lambda item: _value(items.view(item), column))
+        if order is None:
+            return lambda item: _sort_key(read(item))
+        return lambda item: (_sort_key(read(item)), order(item))
 
     def trim(self, item: dict[str, Any]) -> dict[str, Any]:
         """Return the item with the selected columns only. A dotted column selects a field of a nested object."""

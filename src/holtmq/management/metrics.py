@@ -7,46 +7,74 @@ from __future__ import annotations
 
 import resource
 import shutil
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from importlib.metadata import version
 from pathlib import Path
-from typing import TypeAlias
+from typing import NamedTuple, TypeAlias
 
 from starlette.responses import Response
 
-from holtmq.broker.traffic import Inflow, Outflow
+from holtmq.broker.traffic import Inflow, Outflow, Traffic
 from holtmq.compatibility import RABBITMQ_VERSION
+from holtmq.management.json_stream import streamed
 from holtmq.management.node import Node
 from holtmq.management.resources.overview import cluster_name_of, memory_used
+from holtmq.management.slices import collect, finish
 from holtmq.management.views import NODE
+from holtmq.steps import Steps
 
 MEDIA_TYPE = "text/plain; version=0.0.4; charset=utf-8"
 PROTOCOL = {"protocol": "amqp091"}
 CLASSIC = {"protocol": "amqp091", "queue_type": "rabbit_classic_queue"}
 Sample: TypeAlias = tuple[Mapping[str, str] | str, float]
+QueueRow: TypeAlias = tuple[str, tuple[int, ...]]
+"""The labels of a queue and its numbers."""
 
 
-def metrics_page(node: Node, *, per_object: bool) -> Response:
+async def metrics_page(node: Node, *, per_object: bool) -> Response:
     """Return all metrics in Prometheus' text format."""
-    lines = [line for metric in _metrics(node, per_object=per_object) for line in metric]
-    return Response("\n".join(lines) + "\n", headers={"content-type": MEDIA_TYPE})
+    counted = await finish(_count(node))
+    metrics = _metrics(node, counted, await collect(_queue_rows(node)), per_object=per_object)
+    return await streamed((f"{line}\n".encode() for metric in metrics for line in metric), MEDIA_TYPE)
 
 
-def _metrics(node: Node, *, per_object: bool) -> Iterator[Iterable[str]]:
+def _metrics(node: Node, counted: Counted, rows: Sequence[QueueRow], *, per_object: bool) -> Iterator[Iterable[str]]:
     yield from _identity(node)
     yield from _process(node)
     yield from _churn(node)
-    yield from _messages(node)
+    yield from _messages(node, counted)
     if per_object:
-        yield from _queues_one_by_one(node)
-        yield from _exchanges_one_by_one(node)
+        yield from _queues_one_by_one(rows)
+        yield from _exchanges_one_by_one(counted)
         yield from _connections_one_by_one(node)
     else:
-        yield from _queues(node)
+        yield from _queues(rows)
         yield from _connections(node)
 
 
-def _identity(node: Node) -> Iterator[list[str]]:
+class Counted(NamedTuple):
+    """The counters of all vhosts."""
+
+    inflow: Inflow
+    outflow: Outflow
+    acknowledged: int
+    traffic: list[tuple[str, Traffic]]
+    """By vhost."""
+
+
+def _count(node: Node) -> Steps[Counted]:
+    inflow, outflow, acknowledged = Inflow(), Outflow(), 0
+    traffic: list[tuple[str, Traffic]] = []
+    for vhost in list(node.broker.vhosts.values()):
+        its_inflow, its_outflow, its_acknowledged = yield from vhost.flows()
+        inflow.add(its_inflow)
+        outflow.add(its_outflow)
+        acknowledged += its_acknowledged
+        traffic.append((vhost.name, (yield from vhost.traffic())))
+    return Counted(inflow, outflow, acknowledged, traffic)
+
+
+def _identity(node: Node) -> Iterator[Iterable[str]]:
     labels = {
         "rabbitmq_version": RABBITMQ_VERSION,
         "prometheus_plugin_version": RABBITMQ_VERSION,
@@ -60,7 +88,7 @@ def _identity(node: Node) -> Iterator[list[str]]:
     yield _gauge("rabbitmq_identity_info", "Node and cluster name.", [(named, 1)])
 
 
-def _process(node: Node) -> Iterator[list[str]]:
+def _process(node: Node) -> Iterator[Iterable[str]]:
     config, files, memory = node.config, Path("/proc/self/fd"), node.broker.memory
     folder = Path.cwd() if config.data == ":memory:" else Path(config.data).absolute().parent
     opened = sum(1 for _ in files.iterdir()) if files.is_dir() else 0
@@ -99,7 +127,7 @@ def _process(node: Node) -> Iterator[list[str]]:
         yield _gauge(name, text, [({}, value)])
 
 
-def _churn(node: Node) -> Iterator[list[str]]:
+def _churn(node: Node) -> Iterator[Iterable[str]]:
     churn = node.broker.churn
     for name, value in (
         ("connections_opened", churn.connections_opened),
@@ -115,14 +143,9 @@ def _churn(node: Node) -> Iterator[list[str]]:
     yield _counter("holtmq_read_errors_total", "Failed attempts to read messages from the data file.", [({}, errors)])
 
 
-def _messages(node: Node) -> Iterator[list[str]]:
-    inflow, outflow, acknowledged, routed = Inflow(), Outflow(), 0, 0
-    for vhost in node.broker.vhosts.values():
-        its_inflow, its_outflow, its_acknowledged = vhost.flows()
-        inflow.add(its_inflow)
-        outflow.add(its_outflow)
-        acknowledged += its_acknowledged
-        routed += vhost.traffic().routed.total()
+def _messages(node: Node, counted: Counted) -> Iterator[Iterable[str]]:
+    inflow, outflow, acknowledged, _ = counted
+    routed = sum(traffic.routed.total() for _, traffic in counted.traffic)
     delivered = outflow.delivered + outflow.sent + outflow.fetched + outflow.fetched_for_good
     for name, text, labels, value in (
         ("messages_received", "Messages received from publishers.", PROTOCOL, inflow.published),
@@ -203,50 +226,51 @@ QUEUE_GAUGES = (
 )
 
 
-def _queue_rows(node: Node) -> list[tuple[str, tuple[int, ...]]]:
-    """Return the labels and the numbers of each queue. The labels are formatted once for all metrics of a queue."""
-    return [
-        (
-            _labels({"vhost": vhost.name, "queue": queue.name}),
-            (
-                queue.message_count, queue.unsettled, queue.message_count + queue.unsettled, len(queue.consumers),
+def _queue_rows(node: Node) -> Iterator[QueueRow]:
+    """Yield the labels and the numbers of each queue. The labels are formatted once for all metrics of a queue."""
+    for vhost in list(node.broker.vhosts.values()):
+        for queue in list(vhost.queues.values()):
+            ready, unsettled = queue.message_count, queue.unsettled
+            numbers = (
+                ready, unsettled, ready + unsettled, len(queue.consumers),
                 queue.messages_in_memory, queue.memory, queue.message_bytes, queue.arrived,
-            ),
-        )
-        for vhost in node.broker.vhosts.values()
-        for queue in vhost.queues.values()
-    ]  # fmt: skip
+            )  # fmt: skip
+            yield _labels({"vhost": vhost.name, "queue": queue.name}), numbers
 
 
-def _queues(node: Node) -> Iterator[list[str]]:
-    rows = [values for _, values in _queue_rows(node)] or [(0,) * (len(QUEUE_GAUGES) + 1)]
-    *sums, arrived = (sum(column) for column in zip(*rows, strict=True))
-    for (name, text), value in zip(QUEUE_GAUGES, sums, strict=True):
-        yield _gauge(f"rabbitmq_queue_{name}", text, [({}, value)])
+def _queues(rows: Sequence[QueueRow]) -> Iterator[Iterable[str]]:
+    for place, (name, text) in enumerate(QUEUE_GAUGES):
+        yield _gauge(f"rabbitmq_queue_{name}", text, [({}, _sum(rows, place))])
+    arrived = _sum(rows, len(QUEUE_GAUGES))
     yield _counter("rabbitmq_queue_messages_published_total", "Messages published to existing queues.", [({}, arrived)])
 
 
-def _queues_one_by_one(node: Node) -> Iterator[list[str]]:
-    rows = _queue_rows(node)
+def _sum(rows: Sequence[QueueRow], place: int) -> int:
+    return sum([values[place] for _, values in rows])
+
+
+def _queues_one_by_one(rows: Sequence[QueueRow]) -> Iterator[Iterable[str]]:
     for place, (name, text) in enumerate(QUEUE_GAUGES):
-        yield _gauge(f"rabbitmq_queue_{name}", text, [(labels, values[place]) for labels, values in rows])
-    yield _counter(
-        "holtmq_queue_messages_arrived_total", "Messages routed to a queue.", [(labels, values[-1]) for labels, values in rows]
-    )
+        yield _gauge(f"rabbitmq_queue_{name}", text, _column(rows, place))
+    arrived = _column(rows, len(QUEUE_GAUGES))
+    yield _counter("holtmq_queue_messages_arrived_total", "Messages routed to a queue.", arrived)
 
 
-def _exchanges_one_by_one(node: Node) -> Iterator[list[str]]:
+def _column(rows: Sequence[QueueRow], place: int) -> Iterator[Sample]:
+    return ((labels, values[place]) for labels, values in rows)
+
+
+def _exchanges_one_by_one(counted: Counted) -> Iterator[Iterable[str]]:
     published: list[Sample] = []
     routed: list[Sample] = []
-    for vhost in node.broker.vhosts.values():
-        traffic = vhost.traffic()
-        published += [({"vhost": vhost.name, "exchange": name}, count) for name, count in traffic.published.items()]
-        routed += [({"vhost": vhost.name, "exchange": name}, count) for name, count in traffic.routed.items()]
+    for vhost, traffic in counted.traffic:
+        published += [({"vhost": vhost, "exchange": name}, count) for name, count in traffic.published.items()]
+        routed += [({"vhost": vhost, "exchange": name}, count) for name, count in traffic.routed.items()]
     yield _counter("holtmq_exchange_messages_published_total", "Messages published to an exchange.", published)
     yield _counter("holtmq_exchange_messages_routed_total", "Messages routed by an exchange, counted once per queue.", routed)
 
 
-def _connections(node: Node) -> Iterator[list[str]]:
+def _connections(node: Node) -> Iterator[Iterable[str]]:
     churn = node.broker.churn
     received = churn.bytes_received + sum(client.bytes_received for client in node.clients)
     sent = churn.bytes_sent + sum(client.bytes_sent for client in node.clients)
@@ -254,28 +278,27 @@ def _connections(node: Node) -> Iterator[list[str]]:
     yield _counter("rabbitmq_connection_outgoing_bytes_total", "Bytes sent to clients.", [({}, sent)])
 
 
-def _connections_one_by_one(node: Node) -> Iterator[list[str]]:
+def _connections_one_by_one(node: Node) -> Iterator[Iterable[str]]:
     received = [({"connection": client.name}, client.bytes_received) for client in node.clients]
     sent = [({"connection": client.name}, client.bytes_sent) for client in node.clients]
     yield _counter("rabbitmq_connection_incoming_bytes_total", "Bytes received on a connection.", received)
     yield _counter("rabbitmq_connection_outgoing_bytes_total", "Bytes sent on a connection.", sent)
 
 
-def _gauge(name: str, text: str, samples: Iterable[Sample]) -> list[str]:
+def _gauge(name: str, text: str, samples: Iterable[Sample]) -> Iterator[str]:
     return _written(name, "gauge", text, samples)
 
 
-def _counter(name: str, text: str, samples: Iterable[Sample]) -> list[str]:
+def _counter(name: str, text: str, samples: Iterable[Sample]) -> Iterator[str]:
     return _written(name, "counter", text, samples)
 
 
-def _written(name: str, kind: str, text: str, samples: Iterable[Sample]) -> list[str]:
-    """Format a metric in Prometheus' text format, version 0.0.4."""
-    return [
-        f"# HELP {name} {text}",
-        f"# TYPE {name} {kind}",
-        *(f"{name}{_labels(labels)} {_number(value)}" for labels, value in samples),
-    ]
+def _written(name: str, kind: str, text: str, samples: Iterable[Sample]) -> Iterator[str]:
+    """Yield the lines of a metric in Prometheus' text format, version 0.0.4."""
+    yield f"# HELP {name} {text}"
+    yield f"# TYPE {name} {kind}"
+    for labels, value in samples:
+        yield f"{name}{_labels(labels)} {_number(value)}"
 
 
 def _labels(labels: Mapping[str, str] | str) -> str:

@@ -22,6 +22,7 @@ from holtmq.broker.queued_message import QueuedMessage
 from holtmq.broker.vhost import VirtualHost
 from holtmq.errors import DefinitionsError, InvalidValueError, NotFoundError
 from holtmq.management.access import Caller, Need
+from holtmq.management.json_stream import pieces_of, streamed
 from holtmq.management.listing import Listing
 from holtmq.management.node import ConnectedClient, Node
 from holtmq.management.statistics import Span, Statistics
@@ -170,6 +171,7 @@ class Call:
         try:
             yield session.open_channel(1, inbox), inbox
         finally:
+            self.node.begin_turn()  # the caller may have let the previous one end
             session.close()
 
     def clients(self) -> list[ConnectedClient]:
@@ -277,11 +279,11 @@ api = Operations()
 """All operations. The modules in `resources` register them."""
 
 
-def answer(value: Any) -> Response:
+async def answer(value: Any) -> Response:
     """Turn the result of an operation into an HTTP response."""
     if isinstance(value, Response):
         return value
     if isinstance(value, Outcome):
         headers = {"location": value.location} if value.location else None
         return Response(status_code=value.status, headers=headers)
-    return Response(orjson.dumps(value, option=orjson.OPT_NON_STR_KEYS), media_type="application/json")
+    return await streamed(pieces_of(value))

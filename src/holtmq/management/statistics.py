@@ -13,9 +13,9 @@ from holtmq.broker.vhost import VirtualHost
 from holtmq.clock import SteadyClock
 from holtmq.management.history import History
 from holtmq.management.node import ConnectedClient, Node
+from holtmq.management.slices import finish
+from holtmq.steps import Steps
 
-SLICE = 500
-"""Number of queues sampled before the event loop can run other tasks."""
 KEPT = 61
 KEPT_GLOBALLY = 721
 OUT = ("deliver", "deliver_no_ack", "get", "get_no_ack", "get_empty", "redeliver", "ack")
@@ -61,38 +61,36 @@ class Statistics:
 
     async def sample(self) -> None:
         """Sample every object once. Drop the history of objects that no longer exist."""
+        self._histories = await finish(self._sampled())
+        self._totals.add(now_ms(), await finish(node_numbers(self._node)))
+
+    def _sampled(self) -> Steps[dict[Hashable, History]]:
         known: dict[Hashable, History] = {}
-        for place, (key, values) in enumerate(list(self._all_but_queues())):
-            self._add(known, key, values)
-            if place % SLICE == SLICE - 1:
-                await asyncio.sleep(0)
-        queues = [(vhost.name, queue) for vhost in list(self._node.broker.vhosts.values()) for queue in vhost.queues.values()]
-        for start in range(0, len(queues), SLICE):
-            for vhost, queue in queues[start : start + SLICE]:
+        for vhost in list(self._node.broker.vhosts.values()):
+            self._add(known, ("vhost", vhost.name), (yield from vhost_numbers(vhost, self._node.clients)))
+            traffic = yield from vhost.traffic()
+            for exchange, count in traffic.published.items():
+                self._add(known, ("exchange", vhost.name, exchange), (count, traffic.routed[exchange]))
+                yield
+            for pair, count in traffic.pairs.items():
+                self._add(known, ("pair", vhost.name, *pair), (count,))
+                yield
+            for queue in list(vhost.queues.values()):
                 if not queue.is_deleted:
-                    self._add(known, ("queue", vhost, queue.name), queue_numbers(queue))
-            await asyncio.sleep(0)
-        self._histories = known
-        self._totals.add(now_ms(), node_numbers(self._node))
+                    self._add(known, ("queue", vhost.name, queue.name), queue_numbers(queue))
+                yield
+        for client in list(self._node.clients):
+            self._add(known, ("connection", client.name), (client.bytes_received, client.bytes_sent))
+            for channel in list(client.session.channels.values()) if client.session is not None else ():
+                self._add(known, ("channel", client.name, channel.number), channel_numbers(channel))
+                yield
+            yield
+        return known
 
     def _add(self, known: dict[Hashable, History], key: Hashable, values: Sequence[int]) -> None:
         history = self._histories.get(key) or History(len(values), KEPT)
         history.add(now_ms(), values)
         known[key] = history
-
-    def _all_but_queues(self) -> Iterable[tuple[Hashable, Sequence[int]]]:
-        for vhost in self._node.broker.vhosts.values():
-            yield ("vhost", vhost.name), vhost_numbers(vhost, self._node.clients)
-            traffic = vhost.traffic()
-            for exchange, count in traffic.published.items():
-                yield ("exchange", vhost.name, exchange), (count, traffic.routed[exchange])
-            for pair, count in traffic.pairs.items():
-                yield ("pair", vhost.name, *pair), (count,)
-        for client in self._node.clients:
-            yield ("connection", client.name), (client.bytes_received, client.bytes_sent)
-            if client.session is not None:
-                for channel in client.session.channels.values():
-                    yield ("channel", client.name, channel.number), channel_numbers(channel)
 
     def history(self, *key: Hashable) -> History | None:
         """Return the history of an object, for example `("queue", vhost, name)`."""
@@ -130,25 +128,30 @@ def channel_numbers(channel: Channel) -> tuple[int, ...]:
     return (*_in(channel.inflow), *_out(flow, flow.acknowledged(channel.unsettled_count)))
 
 
-def vhost_numbers(vhost: VirtualHost, clients: Iterable[ConnectedClient]) -> tuple[int, ...]:
+def vhost_numbers(vhost: VirtualHost, clients: Iterable[ConnectedClient]) -> Steps[tuple[int, ...]]:
     """Return the values of `VHOST_COLUMNS`."""
     here = [client for client in clients if client.session is not None and client.session.vhost is vhost]
     octets = sum(client.bytes_received for client in here), sum(client.bytes_sent for client in here)
-    return (*lengths(vhost), *octets, *_flows(vhost))
+    counts = yield from lengths(vhost)
+    return (*counts, *octets, *(yield from _flows(vhost)))
 
 
-def node_numbers(node: Node, vhosts: Iterable[VirtualHost] | None = None) -> tuple[int, ...]:
+def node_numbers(node: Node, vhosts: Iterable[VirtualHost] | None = None) -> Steps[tuple[int, ...]]:
     """Return the values of `NODE_COLUMNS` for the whole broker, or for some vhosts only."""
-    nothing = (0,) * (LENGTHS + len(IN) + len(OUT))
-    chosen = node.broker.vhosts.values() if vhosts is None else vhosts
-    rows = [nothing, *((*lengths(vhost), *_flows(vhost)) for vhost in chosen)]
+    rows = [(0,) * (LENGTHS + len(IN) + len(OUT))]
+    for vhost in list(node.broker.vhosts.values() if vhosts is None else vhosts):
+        counts = yield from lengths(vhost)
+        rows.append((*counts, *(yield from _flows(vhost))))
     return (*(sum(column) for column in zip(*rows, strict=True)), *_churn(node.broker.churn))
 
 
-def lengths(vhost: VirtualHost) -> tuple[int, int, int]:
+def lengths(vhost: VirtualHost) -> Steps[tuple[int, int, int]]:
     """Return the number of ready, unacknowledged and all messages of a vhost."""
-    ready = sum([queue.message_count for queue in vhost.queues.values()])
-    unsettled = sum([queue.unsettled for queue in vhost.queues.values()])
+    ready = unsettled = 0
+    for queue in list(vhost.queues.values()):
+        ready += queue.message_count
+        unsettled += queue.unsettled
+        yield
     return ready, unsettled, ready + unsettled
 
 
@@ -196,8 +199,8 @@ def _out(flow: Outflow, acknowledged: int) -> tuple[int, ...]:
     )  # fmt: skip
 
 
-def _flows(vhost: VirtualHost) -> tuple[int, ...]:
-    inflow, outflow, acknowledged = vhost.flows()
+def _flows(vhost: VirtualHost) -> Steps[tuple[int, ...]]:
+    inflow, outflow, acknowledged = yield from vhost.flows()
     return (*_in(inflow), *_out(outflow, acknowledged))
 
 

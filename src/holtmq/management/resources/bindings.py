@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
-from typing import Any, cast
+from collections.abc import Callable, Mapping
+from typing import Any, TypeAlias, cast
 from urllib.parse import quote, unquote
 
 from holtmq.broker.channel import Channel
 from holtmq.broker.vhost import VirtualHost
 from holtmq.errors import DefinitionsError, NotFoundError
+from holtmq.management.listing import Items
 from holtmq.management.operations import LISTING, NO_CONTENT, Call, Outcome, api
 from holtmq.management.views import binding_view, properties_key
 from holtmq.topology import DEFAULT_EXCHANGE, Binding, DestinationType
@@ -56,26 +58,44 @@ def bindings_of_vhost(call: Call) -> Any:
     return _list(call)
 
 
-def _list(call: Call) -> Any:
-    listing, has_implicit = call.listing, call.query.get("default_exchange") != "false"
-    found = [
-        binding
-        for vhost in call.vhosts
-        for binding in (*(_implicit(vhost) if has_implicit else ()), *vhost.router.registry.bindings())
-    ]
-    matched = [each for each in found if listing.matches(each.source) or listing.matches(each.destination)]
-    return listing.apply([binding_view(binding) for binding in matched], len(found))
+Found: TypeAlias = Binding | tuple[str, str]
+"""A binding, or the vhost and the queue of one of the default exchange, which is made when it is shown."""
 
 
-def _implicit(vhost: VirtualHost) -> list[Binding]:
-    return [Binding(DEFAULT_EXCHANGE, name, name, vhost=vhost.name) for name in sorted(vhost.queues)]
+def _list(call: Call) -> Items[Found]:
+    found: list[Found] = []
+    for vhost in call.vhosts:
+        if call.query.get("default_exchange") != "false":
+            found += [(vhost.name, queue) for queue in vhost.queues]
+        found += vhost.router.registry.bindings()
+    return Items(found, _view, _names, keys=SORT_KEYS)
+
+
+def _view(found: Found) -> dict[str, Any]:
+    return binding_view(found if isinstance(found, Binding) else implicit(*found))
+
+
+def _names(found: Found) -> tuple[str, str]:
+    return (found.source, found.destination) if isinstance(found, Binding) else (DEFAULT_EXCHANGE, found[1])
+
+
+def implicit(vhost: str, queue: str) -> Binding:
+    """Return the binding of a queue to the default exchange."""
+    return Binding(DEFAULT_EXCHANGE, queue, queue, vhost=vhost)
+
+
+SORT_KEYS: Mapping[str, Callable[[Found], Any]] = {
+    "source": lambda found: _names(found)[0],
+    "destination": lambda found: _names(found)[1],
+    "routing_key": lambda found: found.routing_key if isinstance(found, Binding) else found[1],
+}
 
 
 @api.collection("/api/bindings/{vhost}/e/{source}/{kind}/{destination}", answers=LISTED_BINDINGS)
-def bindings_between(call: Call) -> list[dict[str, Any]]:
+def bindings_between(call: Call) -> Items[Binding]:
     """List the bindings from an exchange to a queue (kind q) or to an exchange (kind e)."""
     _, found = _between(call)
-    return [binding_view(binding) for binding in found]
+    return Items(found, binding_view)
 
 
 @api.add("POST", "/api/bindings/{vhost}/e/{source}/{kind}/{destination}", body=NEW_BINDING, answers={201: None})

@@ -3,13 +3,17 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import Any
+from typing import Any, TypeAlias
 
 from holtmq.broker.channel import Channel
+from holtmq.broker.consumer import Consumer
 from holtmq.errors import NotFoundError
+from holtmq.management.listing import Items
 from holtmq.management.node import ConnectedClient
 from holtmq.management.operations import CHARTS, LISTING, Call, api
 from holtmq.management.views import channel_view, consumer_view
+
+Found: TypeAlias = tuple[Channel, ConnectedClient]
 
 
 @api.collection("/api/channels", query=(*LISTING, *CHARTS))
@@ -49,27 +53,28 @@ def consumers_of_vhost(call: Call) -> Any:
     return _consumers(call)
 
 
-def _consumers(call: Call) -> Any:
-    listing = call.listing
+def _consumers(call: Call) -> Items[Consumer]:
     owners = {client.session: client for client in call.clients() if client.session is not None}
     channels = [channel for vhost in call.vhosts for channel in vhost.channels if channel.session in owners]
-    found = [consumer for channel in channels for consumer in channel.consumers.values()]
-    views = [consumer_view(consumer, owners) for consumer in found if listing.matches(consumer.queue.name)]
-    return listing.apply(sorted(views, key=lambda view: (view["queue"]["name"], view["consumer_tag"])), len(found))
+    return Items(
+        [consumer for channel in channels for consumer in channel.consumers.values()],
+        lambda consumer: consumer_view(consumer, owners),
+        lambda consumer: (consumer.queue.name,),
+        lambda consumer: (consumer.queue.name, consumer.tag),
+    )
 
 
-def _channels(call: Call) -> Iterator[tuple[Channel, ConnectedClient]]:
+def _channels(call: Call) -> Iterator[Found]:
     for client in call.clients():
         if client.session is not None:
             for channel in client.session.channels.values():
                 yield channel, client
 
 
-def _list(call: Call, found: list[tuple[Channel, ConnectedClient]]) -> Any:
-    listing, span = call.listing, call.span("msg_rates")
-    views = [
-        channel_view(channel, client, call.statistics, span)
-        for channel, client in found
-        if listing.matches(f"{client.name} ({channel.number})")
-    ]
-    return listing.apply(views, len(found))
+def _list(call: Call, found: list[Found]) -> Items[Found]:
+    span = call.span("msg_rates")
+    return Items(
+        found,
+        lambda each: channel_view(*each, call.statistics, span),
+        lambda each: (f"{each[1].name} ({each[0].number})",),
+    )

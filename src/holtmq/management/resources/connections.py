@@ -6,6 +6,7 @@ from typing import Any
 
 from holtmq.errors import ConnectionForcedError, NotFoundError
 from holtmq.management.access import Need
+from holtmq.management.listing import Items
 from holtmq.management.node import ConnectedClient
 from holtmq.management.operations import CHARTS, LISTING, NO_CONTENT, Call, Outcome, api
 from holtmq.management.views import channel_view, connection_view
@@ -56,14 +57,12 @@ def channels_of_connection(call: Call) -> Any:
     """List the channels of a connection."""
     client = _find(call)
     assert client.session is not None
-    views = [channel_view(channel, client, call.statistics) for channel in client.session.channels.values()]
-    return call.listing.apply(views, len(views))
+    return Items(list(client.session.channels.values()), lambda channel: channel_view(channel, client, call.statistics))
 
 
-def _list(call: Call, clients: list[ConnectedClient]) -> Any:
-    listing, span = call.listing, call.span("data_rates")
-    views = [connection_view(client, call.statistics, span) for client in clients if listing.matches(client.name)]
-    return listing.apply(views, len(clients))
+def _list(call: Call, clients: list[ConnectedClient]) -> Items[ConnectedClient]:
+    span = call.span("data_rates")
+    return Items(clients, lambda client: connection_view(client, call.statistics, span), lambda client: (client.name,))
 
 
 def _of_user(call: Call) -> list[ConnectedClient]:

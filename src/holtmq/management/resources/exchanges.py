@@ -10,8 +10,10 @@ from typing import Any
 
 from holtmq.broker.vhost import VirtualHost
 from holtmq.errors import DefinitionsError, NotFoundError, StoreError
+from holtmq.management.listing import Items
 from holtmq.management.operations import CHARTS, LISTING, NO_CONTENT, OBJECT, Call, Outcome, api, created
-from holtmq.management.resources.bindings import LISTED_BINDINGS
+from holtmq.management.resources.bindings import LISTED_BINDINGS, implicit
+from holtmq.management.slices import finish
 from holtmq.management.views import binding_view, exchange_view
 from holtmq.routing.draft import explain_with
 from holtmq.table import FieldValue, describe
@@ -70,17 +72,17 @@ def exchanges_of_vhost(call: Call) -> Any:
     return _list(call)
 
 
-def _list(call: Call) -> Any:
-    listing, span = call.listing, call.span("msg_rates")
-    found = [(exchange, vhost) for vhost in call.vhosts for exchange in _exchanges(vhost)]
-    views = [
-        exchange_view(exchange, vhost, call.statistics, span) for exchange, vhost in found if listing.matches(exchange.name)
+def _list(call: Call) -> Items[tuple[Exchange, VirtualHost]]:
+    span = call.span("msg_rates")
+    found = [
+        (exchange, vhost) for vhost in call.vhosts for exchange in (_default(vhost), *vhost.router.registry.exchanges.values())
     ]
-    return listing.apply(views, len(found))
-
-
-def _exchanges(vhost: VirtualHost) -> list[Exchange]:
-    return [_default(vhost), *(exchange for _, exchange in sorted(vhost.router.registry.exchanges.items()))]
+    return Items(
+        found,
+        lambda each: exchange_view(*each, call.statistics, span),
+        lambda each: (each[0].name,),
+        lambda each: (each[1].name, each[0].name),
+    )
 
 
 def _default(vhost: VirtualHost) -> Exchange:
@@ -88,11 +90,12 @@ def _default(vhost: VirtualHost) -> Exchange:
 
 
 @api.get("/api/exchanges/{vhost}/{name}", query=CHARTS)
-def exchange(call: Call) -> dict[str, Any]:
+async def exchange(call: Call) -> dict[str, Any]:
     """Return an exchange with the message rates from publishers and to queues."""
     vhost, found = _find(call)
     view = exchange_view(found, vhost, call.statistics, call.span("msg_rates"))
-    pairs = [queue for source, queue in vhost.traffic().pairs if source == found.name]
+    traffic = await finish(vhost.traffic())
+    pairs = [queue for source, queue in traffic.pairs if source == found.name]
     view["incoming"] = []
     view["outgoing"] = [
         {"queue": {"name": queue, "vhost": vhost.name}, "stats": {"publish_details": {"rate": rate}}}
@@ -133,19 +136,19 @@ def delete_exchange(call: Call) -> Outcome:
 
 
 @api.collection("/api/exchanges/{vhost}/{name}/bindings/source", answers=LISTED_BINDINGS)
-def bindings_from_exchange(call: Call) -> list[dict[str, Any]]:
+def bindings_from_exchange(call: Call) -> Items[str] | Items[Binding]:
     """List the bindings whose source is an exchange."""
     vhost, found = _find(call)
     if found.name == DEFAULT_EXCHANGE:
-        return [binding_view(Binding("", queue, queue, vhost=vhost.name)) for queue in vhost.queues]
-    return [binding_view(binding) for binding in vhost.router.registry.bindings_from(found.name)]
+        return Items(list(vhost.queues), lambda queue: binding_view(implicit(vhost.name, queue)))
+    return Items(list(vhost.router.registry.bindings_from(found.name)), binding_view)
 
 
 @api.collection("/api/exchanges/{vhost}/{name}/bindings/destination", answers=LISTED_BINDINGS)
-def bindings_to_exchange(call: Call) -> list[dict[str, Any]]:
+def bindings_to_exchange(call: Call) -> Items[Binding]:
     """List the bindings whose destination is an exchange."""
     vhost, found = _find(call)
-    return [binding_view(binding) for binding in vhost.router.registry.bindings_to("exchange", found.name)]
+    return Items(list(vhost.router.registry.bindings_to("exchange", found.name)), binding_view)
 
 
 @api.add("POST", "/api/exchanges/{vhost}/{name}/publish", body=PUBLICATION, answers={200: OBJECT})

@@ -17,6 +17,7 @@ from holtmq.errors import NotFoundError
 from holtmq.management.access import Need
 from holtmq.management.node import Node
 from holtmq.management.operations import CHARTS, NO_CONTENT, Call, Outcome, api
+from holtmq.management.slices import finish
 from holtmq.management.statistics import CHURN_COLUMNS, IN, LENGTHS, NODE_COLUMNS, OUT, node_numbers, stats, with_deliver_get
 from holtmq.management.views import NODE
 from holtmq.routing.router import MATCHERS
@@ -28,14 +29,14 @@ EXCHANGE_TYPES = [{"name": name, "description": f"AMQP {name} exchange", "enable
 
 
 @api.get("/api/overview", query=CHARTS)
-def overview(call: Call) -> dict[str, Any]:
+async def overview(call: Call) -> dict[str, Any]:
     """Return totals, message rates and listeners of the broker."""
     node = call.node
     span = call.span("msg_rates") or call.span("lengths")
     if call.caller.has(Need.MONITORING):
-        numbers = stats(NODE_COLUMNS, node_numbers(node), call.statistics.totals, span)
+        numbers = stats(NODE_COLUMNS, await finish(node_numbers(node)), call.statistics.totals, span)
     else:  # only the vhosts that the user can access
-        numbers = stats(NODE_COLUMNS, node_numbers(node, call.vhosts), None, span)
+        numbers = stats(NODE_COLUMNS, await finish(node_numbers(node, call.vhosts)), None, span)
 
     def part(columns: tuple[str, ...]) -> dict[str, Any]:
         return {name: numbers[name] for column in columns for name in (column, f"{column}_details")}

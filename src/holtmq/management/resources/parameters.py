@@ -8,6 +8,7 @@ from holtmq.broker.definition_entries import read_parameter
 from holtmq.broker.definitions_export import parameter_to_json
 from holtmq.errors import NotFoundError
 from holtmq.management.access import Need
+from holtmq.management.listing import Items
 from holtmq.management.operations import NO_CONTENT, Call, Outcome, api, created
 from holtmq.topology import Parameter
 
@@ -16,27 +17,31 @@ NEED = Need.POLICYMAKER
 
 
 @api.collection("/api/parameters", need=NEED)
-def parameters(call: Call) -> list[dict[str, Any]]:
+def parameters(call: Call) -> Items[Parameter]:
     """List the parameters of all vhosts that the user can access."""
     return _list(call)
 
 
 @api.collection("/api/parameters/{component}", need=NEED)
-def parameters_of_component(call: Call) -> list[dict[str, Any]]:
+def parameters_of_component(call: Call) -> Items[Parameter]:
     """List the parameters of a component."""
     return _list(call)
 
 
 @api.collection("/api/parameters/{component}/{vhost}", need=NEED)
-def parameters_in_vhost(call: Call) -> list[dict[str, Any]]:
+def parameters_in_vhost(call: Call) -> Items[Parameter]:
     """List the parameters of a component in a vhost."""
     return _list(call)
 
 
-def _list(call: Call) -> list[dict[str, Any]]:
+def _list(call: Call) -> Items[Parameter]:
     vhosts, component = {vhost.name for vhost in call.vhosts}, call.path.get("component")
     every = call.node.broker.parameters.values()
-    return [parameter_to_json(each) for each in every if each.vhost in vhosts and component in (None, each.component)]
+    return _items([each for each in every if each.vhost in vhosts and component in (None, each.component)])
+
+
+def _items(found: list[Parameter]) -> Items[Parameter]:
+    return Items(found, parameter_to_json, lambda parameter: (parameter.name,))
 
 
 @api.get("/api/parameters/{component}/{vhost}/{name}", need=NEED)
@@ -61,9 +66,9 @@ def delete_parameter(call: Call) -> Outcome:
 
 
 @api.collection("/api/global-parameters", need=NEED)
-def global_parameters(call: Call) -> list[dict[str, Any]]:
+def global_parameters(call: Call) -> Items[Parameter]:
     """List the global parameters."""
-    return [parameter_to_json(each) for each in call.node.broker.parameters.values() if each.is_global]
+    return _items([each for each in call.node.broker.parameters.values() if each.is_global])
 
 
 @api.get("/api/global-parameters/{name}", need=NEED)

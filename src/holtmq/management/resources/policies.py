@@ -7,6 +7,7 @@ from typing import Any
 from holtmq.broker.definition_entries import require_policy
 from holtmq.errors import DefinitionsError, NotFoundError
 from holtmq.management.access import Need
+from holtmq.management.listing import Items
 from holtmq.management.operations import NO_CONTENT, Call, Outcome, api, created
 from holtmq.management.views import policy_view
 from holtmq.topology import Policy
@@ -25,19 +26,20 @@ POLICY = {
 
 
 @api.collection("/api/policies")
-def policies(call: Call) -> list[dict[str, Any]]:
+def policies(call: Call) -> Items[Policy]:
     """List the policies of all vhosts that the user can access."""
     return _list(call)
 
 
 @api.collection("/api/policies/{vhost}")
-def policies_of_vhost(call: Call) -> list[dict[str, Any]]:
+def policies_of_vhost(call: Call) -> Items[Policy]:
     """List the policies of a vhost."""
     return _list(call)
 
 
-def _list(call: Call) -> list[dict[str, Any]]:
-    return [policy_view(policy) for vhost in call.vhosts for policy in vhost.router.registry.policies]
+def _list(call: Call) -> Items[Policy]:
+    found = [policy for vhost in call.vhosts for policy in vhost.router.registry.policies]
+    return Items(found, policy_view, lambda policy: (policy.name,))
 
 
 @api.get("/api/policies/{vhost}/{name}")

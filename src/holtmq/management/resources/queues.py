@@ -2,20 +2,22 @@
 
 from __future__ import annotations
 
-import asyncio
 import base64
-from collections.abc import Callable, Mapping
-from typing import Any
+from collections.abc import Callable, Iterator, Mapping
+from typing import Any, TypeAlias
 
 from holtmq.broker.channel import Channel, Fetched
 from holtmq.broker.queue import MessageQueue
 from holtmq.broker.vhost import VirtualHost
 from holtmq.errors import DefinitionsError, FrameError, NotFoundError
 from holtmq.management.access import Need
+from holtmq.management.listing import Items
 from holtmq.management.operations import CHARTS, LIST, LISTING, NO_CONTENT, OBJECT, Call, Outcome, api, created
-from holtmq.management.resources.bindings import LISTED_BINDINGS
-from holtmq.management.statistics import LENGTHS, Statistics
+from holtmq.management.resources.bindings import LISTED_BINDINGS, implicit
+from holtmq.management.slices import finish
+from holtmq.management.statistics import LENGTHS
 from holtmq.management.views import binding_view, consumer_view, plain_queue, queue_view
+from holtmq.steps import Steps
 from holtmq.table import describe
 from holtmq.table_json import to_json
 from holtmq.topology import Binding
@@ -25,8 +27,9 @@ ACK_MODES = ("ack_requeue_true", "reject_requeue_true", "ack_requeue_false", "re
 MAX_MESSAGES = 10_000
 MAX_BYTES = 64 * 1024 * 1024
 """Maximum total size of the bodies that one `get` returns."""
-SLICE = 500
-"""Number of queues listed, or messages moved, before the event loop can run other tasks."""
+MOVED = 500
+"""Number of messages moved in one batch of the journal."""
+Found: TypeAlias = tuple[MessageQueue, VirtualHost]
 DECLARATION = {
     "type": "object",
     "properties": {
@@ -53,57 +56,46 @@ MOVE = {
 
 
 @api.collection("/api/queues", query=(*LISTING, *CHARTS, "disable_stats", "enable_queue_totals"))
-async def queues(call: Call) -> Any:
+def queues(call: Call) -> Items[Found]:
     """List the queues of all vhosts that the user can access."""
-    return await _list(call)
+    return _list(call)
 
 
 @api.collection("/api/queues/{vhost}", query=(*LISTING, *CHARTS, "disable_stats", "enable_queue_totals"))
-async def queues_of_vhost(call: Call) -> Any:
+def queues_of_vhost(call: Call) -> Items[Found]:
     """List the queues of a vhost."""
-    return await _list(call)
+    return _list(call)
 
 
-async def _list(call: Call) -> Any:
-    """List queues without blocking the event loop. Where the sort key is cheap, only the requested page is built."""
-    listing, span = call.listing, call.span("lengths")
-    found = [(queue, vhost) for vhost in call.vhosts for _, queue in sorted(vhost.queues.items())]
-    matched = [(queue, vhost) for queue, vhost in found if listing.matches(queue.name)]
-    sort_key = SORT_KEYS.get(listing.sort or "name")
-    if listing.page is not None and sort_key is not None:
-        matched.sort(key=lambda pair: sort_key(pair[0], pair[1], call.statistics), reverse=listing.is_reversed)
-        counted = len(matched)
-        matched = matched[listing.page.start : listing.page.start + listing.page.size]
-        return listing.page_of(
-            [queue_view(queue, vhost, call.statistics, span) for queue, vhost in matched], counted, len(found)
-        )
-    is_plain = call.flag("disable_stats") or not any(map(listing.reads, _counted_columns()))
-    views: list[dict[str, Any]] = []
-    for start in range(0, len(matched), SLICE):
-        for queue, vhost in matched[start : start + SLICE]:
-            if is_plain:
-                view = plain_queue(queue, vhost)
-                if call.flag("enable_queue_totals"):
-                    view |= _totals(queue)
-                views.append(view)
-            else:
-                views.append(queue_view(queue, vhost, call.statistics, span))
-        await asyncio.sleep(0)
-    return listing.apply(views, len(found))
+def _list(call: Call) -> Items[Found]:
+    span = call.span("lengths")
+    has_stats = not call.flag("disable_stats") and any(map(call.listing.reads, _counted_columns()))
+
+    def view(found: Found) -> dict[str, Any]:
+        if has_stats:
+            return queue_view(*found, call.statistics, span)
+        return plain_queue(*found) | (_totals(found[0]) if call.flag("enable_queue_totals") else {})
+
+    rate = {
+        "message_stats.publish_details.rate": lambda found: call.statistics.rate(LENGTHS, "queue", found[1].name, found[0].name)
+    }
+    return Items(
+        [(queue, vhost) for vhost in call.vhosts for queue in vhost.queues.values()],
+        view,
+        lambda found: (found[0].name,),
+        lambda found: (found[1].name, found[0].name),
+        {**SORT_KEYS, **rate},
+    )
 
 
-SORT_KEYS: Mapping[str, Callable[[MessageQueue, VirtualHost, Statistics], Any]] = {
-    "name": lambda queue, _, __: queue.name.lower(),
-    "vhost": lambda _, vhost, __: vhost.name.lower(),
-    "messages": lambda queue, _, __: queue.message_count + queue.unsettled,
-    "messages_ready": lambda queue, _, __: queue.message_count,
-    "messages_unacknowledged": lambda queue, _, __: queue.unsettled,
-    "consumers": lambda queue, _, __: len(queue.consumers),
-    "message_stats.publish_details.rate": lambda queue, vhost, statistics: statistics.rate(
-        LENGTHS, "queue", vhost.name, queue.name
-    ),
+SORT_KEYS: Mapping[str, Callable[[Found], Any]] = {
+    "name": lambda found: found[0].name,
+    "vhost": lambda found: found[1].name,
+    "messages": lambda found: found[0].message_count + found[0].unsettled,
+    "messages_ready": lambda found: found[0].message_count,
+    "messages_unacknowledged": lambda found: found[0].unsettled,
+    "consumers": lambda found: len(found[0].consumers),
 }
-"""Sort keys that can be computed without building the whole view of a queue."""
 
 
 def _counted_columns() -> tuple[str, ...]:
@@ -122,16 +114,17 @@ def _totals(queue: MessageQueue) -> dict[str, int]:
 
 
 @api.get("/api/queues/{vhost}/{name}", query=CHARTS)
-def queue(call: Call) -> dict[str, Any]:
+async def queue(call: Call) -> dict[str, Any]:
     """Return a queue with its consumers and the rates from each exchange."""
     vhost, found = _find(call)
+    traffic = await finish(vhost.traffic())
     view = queue_view(found, vhost, call.statistics, call.span("lengths") or call.span("msg_rates"))
     owners = {client.session: client for client in call.node.clients if client.session is not None}
     view["consumer_details"] = [consumer_view(consumer, owners) for consumer in found.consumers]
     view["deliveries"] = []
     view["incoming"] = [
         {"exchange": {"name": exchange, "vhost": vhost.name}, "stats": {"publish_details": {"rate": rate}}}
-        for exchange, name in vhost.traffic().pairs
+        for exchange, name in traffic.pairs
         if name == found.name and (rate := call.statistics.rate(0, "pair", vhost.name, exchange, name))
     ]
     return view
@@ -161,11 +154,11 @@ def delete_queue(call: Call) -> Outcome:
 
 
 @api.collection("/api/queues/{vhost}/{name}/bindings", answers=LISTED_BINDINGS)
-def bindings_of_queue(call: Call) -> list[dict[str, Any]]:
+def bindings_of_queue(call: Call) -> Items[Binding]:
     """List the bindings of a queue, starting with the one of the default exchange."""
     vhost, found = _find(call)
     bindings = vhost.router.registry.bindings_to("queue", found.name)
-    return [binding_view(binding) for binding in (Binding("", found.name, found.name, vhost=vhost.name), *bindings)]
+    return Items([implicit(vhost.name, found.name), *bindings], binding_view)
 
 
 @api.add("DELETE", "/api/queues/{vhost}/{name}/contents")
@@ -193,7 +186,7 @@ def act_on_queue(call: Call) -> Outcome:
 
 
 @api.add("POST", "/api/queues/{vhost}/{name}/get", body=FETCH, answers={200: LIST})
-def get_messages(call: Call) -> list[dict[str, Any]]:
+async def get_messages(call: Call) -> list[dict[str, Any]]:
     """Get messages from a queue. `ackmode` decides whether they are requeued or removed."""
     vhost, found = _find(call)
     fields = call.fields()
@@ -205,10 +198,19 @@ def get_messages(call: Call) -> list[dict[str, Any]]:
     if encoding not in ("auto", "base64"):
         raise DefinitionsError("body.encoding", f"expected auto or base64, got {encoding!r}")
     with call.channel(vhost) as (channel, _):
-        fetched = _fetch(channel, found.name, count)
-        views = [_message(one, encoding, truncate) for one in fetched]
-        if fetched:
-            _settle(channel, fetched[-1].tag, mode)
+        views: list[dict[str, Any]] = []
+        tags: list[int] = []
+
+        def fetch() -> Steps[None]:
+            for one in _fetch(channel, found.name, count):
+                views.append(_message(one, encoding, truncate))
+                tags.append(one.tag)
+                yield
+            for tag in tags:
+                _settle(channel, tag, mode)
+                yield
+
+        await finish(fetch(), call.node.begin_turn)
     return views
 
 
@@ -219,26 +221,24 @@ def _count(fields: Fields) -> int:
     return count
 
 
-def _fetch(channel: Channel, queue: str, count: int) -> list[Fetched]:
-    fetched: list[Fetched] = []
+def _fetch(channel: Channel, queue: str, count: int) -> Iterator[Fetched]:
     size = 0
-    while len(fetched) < count and size < MAX_BYTES:
-        one = channel.get(queue, is_auto_ack=False)
+    for _ in range(count):
+        one = channel.get(queue, is_auto_ack=False) if size < MAX_BYTES else None
         if one is None:
-            break
-        fetched.append(one)
+            return
+        yield one
         size += one.message.size
-    return fetched
 
 
-def _settle(channel: Channel, last_tag: int, mode: str) -> None:
+def _settle(channel: Channel, tag: int, mode: str) -> None:
     match mode:
         case "ack_requeue_false":
-            channel.ack(last_tag, multiple=True)
+            channel.ack(tag, multiple=False)
         case "reject_requeue_false":
-            channel.reject(last_tag, multiple=True, requeue=False)
+            channel.reject(tag, multiple=False, requeue=False)
         case _:
-            channel.reject(last_tag, multiple=True, requeue=True)
+            channel.reject(tag, multiple=False, requeue=True)
 
 
 def _message(fetched: Fetched, encoding: str, truncate: int) -> dict[str, Any]:
@@ -293,7 +293,7 @@ async def move_messages(call: Call) -> dict[str, Any]:
     moved = 0
     while moved < limit:
         with call.channel(vhost) as (channel, _):
-            count = channel.move(source.name, name, min(SLICE, limit - moved))
+            count = channel.move(source.name, name, min(MOVED, limit - moved))
         moved += count
         await call.node.written()
         if not count:

@@ -6,7 +6,9 @@ from typing import Any
 
 from holtmq.broker.vhost import VirtualHost
 from holtmq.management.operations import Call, api
+from holtmq.management.slices import finish
 from holtmq.management.statistics import Statistics
+from holtmq.steps import Steps
 from holtmq.topology import DEFAULT_EXCHANGE
 from holtmq.topology.registry import PREDECLARED
 
@@ -14,25 +16,25 @@ KEYS_SHOWN = 5
 
 
 @api.get("/api/topology/{vhost}")
-def topology(call: Call) -> dict[str, Any]:
+async def topology(call: Call) -> dict[str, Any]:
     """Return a vhost as a graph. All bindings between the same two objects form one edge."""
     vhost, statistics = call.vhost, call.statistics
     registry = vhost.router.registry
-    edges = _edges(vhost)
-    used = {edge["source"] for edge in edges} | {edge["destination"] for edge in edges if edge["kind"] != "queue"}
-    published = vhost.traffic().published
-    exchanges = [
+    edges = await finish(_edges(vhost))
+    used = {source for source, _, _ in edges} | {destination for _, kind, destination in edges if kind != "queue"}
+    published = (await finish(vhost.traffic())).published
+    exchanges = (
         {
             "name": each.name,
             "type": each.type,
             "internal": each.internal,
             "rate": statistics.rate(0, "exchange", vhost.name, each.name),
         }
-        for each in registry.exchanges.values()
+        for each in list(registry.exchanges.values())
         if each.name not in PREDECLARED or each.name in used or published[each.name]
-    ]
+    )
     default_rate = statistics.rate(0, "exchange", vhost.name, DEFAULT_EXCHANGE)
-    queues = [
+    queues = (
         {
             "name": queue.name,
             "messages": queue.message_count + queue.unsettled,
@@ -41,12 +43,13 @@ def topology(call: Call) -> dict[str, Any]:
             "rate_in": statistics.rate(3, "queue", vhost.name, queue.name),
             "rate_out": _rate_out(statistics, vhost.name, queue.name),
         }
-        for queue in vhost.queues.values()
-    ]
-    for edge in edges:
-        if edge["kind"] == "queue":
-            edge["rate"] = statistics.rate(0, "pair", vhost.name, edge["source"], edge["destination"])
-    return {"vhost": vhost.name, "exchanges": exchanges, "queues": queues, "edges": edges, "default_rate": default_rate}
+        for queue in list(vhost.queues.values())
+    )
+    rated = (
+        edge | {"rate": statistics.rate(0, "pair", vhost.name, source, destination)} if kind == "queue" else edge
+        for (source, kind, destination), edge in edges.items()
+    )
+    return {"vhost": vhost.name, "exchanges": exchanges, "queues": queues, "edges": rated, "default_rate": default_rate}
 
 
 def _rate_out(statistics: Statistics, vhost: str, queue: str) -> float:
@@ -54,7 +57,7 @@ def _rate_out(statistics: Statistics, vhost: str, queue: str) -> float:
     return 0.0 if history is None else round(sum(history.rate(column) for column in range(4, 8)), 1)
 
 
-def _edges(vhost: VirtualHost) -> list[dict[str, Any]]:
+def _edges(vhost: VirtualHost) -> Steps[dict[tuple[str, str, str], dict[str, Any]]]:
     edges: dict[tuple[str, str, str], dict[str, Any]] = {}
 
     def add(source: str, kind: str, destination: str, key: str) -> None:
@@ -70,12 +73,15 @@ def _edges(vhost: VirtualHost) -> list[dict[str, Any]]:
     registry = vhost.router.registry
     for binding in registry.bindings():
         add(binding.source, binding.destination_type, binding.destination, binding.routing_key)
-    for exchange in registry.exchanges.values():
+        yield
+    for exchange in list(registry.exchanges.values()):
+        yield
         alternate, _ = registry.alternate_exchange(exchange)
         if alternate is not None and alternate in registry.exchanges:
             add(exchange.name, "alternate", alternate, "")
-    for queue in vhost.queues.values():
+    for queue in list(vhost.queues.values()):
+        yield
         dead = queue.rules.dead_letter_exchange
         if dead is not None and dead in registry.exchanges:
             add(queue.name, "dead-letters", dead, queue.rules.dead_letter_routing_key or "")
-    return list(edges.values())
+    return edges

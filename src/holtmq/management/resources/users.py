@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
-from typing import Any
+from collections.abc import Iterable
+from dataclasses import astuple, replace
+from typing import Any, TypeAlias
 
 from holtmq.accounts import HASHINGS, Permission, TopicPermission, User
 from holtmq.broker.definition_entries import read_permission, read_topic_permission, read_user
 from holtmq.broker.definitions_export import permission_to_json, user_to_json
 from holtmq.errors import DefinitionsError, NotFoundError
 from holtmq.management.access import Need
+from holtmq.management.listing import Items
 from holtmq.management.operations import NO_CONTENT, Call, Outcome, api, created
 from holtmq.table import describe
 
@@ -36,22 +38,25 @@ TOPIC_PERMISSION = {
 }
 BULK = {"type": "object", "required": ["users"], "properties": {"users": {"type": "array", "items": TEXT}}}
 ADMIN = Need.ADMINISTRATOR
+AnyPermission: TypeAlias = Permission | TopicPermission
 
 
 @api.collection("/api/users", need=ADMIN)
-def users(call: Call) -> Any:
+def users(call: Call) -> Items[User]:
     """List all users with their password hashes."""
-    listing, every = call.listing, call.node.broker.authorization.users
-    found = [user_to_json(user) for name, user in sorted(every.items()) if listing.matches(name)]
-    return listing.apply(found, len(every))
+    return _users(call.node.broker.authorization.users.values())
+
+
+def _users(found: Iterable[User]) -> Items[User]:
+    return Items(list(found), user_to_json, lambda user: (user.name,), lambda user: user.name)
 
 
 @api.collection("/api/users/without-permissions", need=ADMIN)
-def users_without_permissions(call: Call) -> list[dict[str, Any]]:
+def users_without_permissions(call: Call) -> Items[User]:
     """List the users that cannot access any vhost."""
     accounts = call.node.broker.authorization
     permitted = {user for user, _ in accounts.permissions}
-    return [user_to_json(user) for name, user in sorted(accounts.users.items()) if name not in permitted]
+    return _users(user for name, user in accounts.users.items() if name not in permitted)
 
 
 @api.add("POST", "/api/users/bulk-delete", need=ADMIN, body=BULK)
@@ -99,23 +104,28 @@ def delete_user(call: Call) -> Outcome:
 
 
 @api.collection("/api/users/{user}/permissions", need=ADMIN)
-def permissions_of_user(call: Call) -> list[dict[str, Any]]:
+def permissions_of_user(call: Call) -> Items[AnyPermission]:
     """List the permissions of a user."""
     name = _find(call).name
-    return [permission_to_json(each) for each in call.node.broker.authorization.permissions.values() if each.user == name]
+    return permission_items(each for each in call.node.broker.authorization.permissions.values() if each.user == name)
+
+
+def permission_items(found: Iterable[AnyPermission]) -> Items[AnyPermission]:
+    """Return permissions or topic permissions as a list of the API."""
+    return Items(list(found), permission_to_json, order=astuple)
 
 
 @api.collection("/api/users/{user}/topic-permissions", need=ADMIN)
-def topic_permissions_of_user(call: Call) -> list[dict[str, Any]]:
+def topic_permissions_of_user(call: Call) -> Items[AnyPermission]:
     """List the topic permissions of a user."""
     name = _find(call).name
-    return [permission_to_json(each) for each in call.node.broker.authorization.topic_permissions.values() if each.user == name]
+    return permission_items(each for each in call.node.broker.authorization.topic_permissions.values() if each.user == name)
 
 
 @api.collection("/api/permissions", need=ADMIN)
-def permissions(call: Call) -> list[dict[str, Any]]:
+def permissions(call: Call) -> Items[AnyPermission]:
     """List the permissions of all users."""
-    return [permission_to_json(each) for _, each in sorted(call.node.broker.authorization.permissions.items())]
+    return permission_items(call.node.broker.authorization.permissions.values())
 
 
 @api.get("/api/permissions/{vhost}/{user}", need=ADMIN)
@@ -146,15 +156,15 @@ def delete_permission(call: Call) -> Outcome:
 
 
 @api.collection("/api/topic-permissions", need=ADMIN)
-def topic_permissions(call: Call) -> list[dict[str, Any]]:
+def topic_permissions(call: Call) -> Items[AnyPermission]:
     """List the topic permissions of all users."""
-    return [permission_to_json(each) for _, each in sorted(call.node.broker.authorization.topic_permissions.items())]
+    return permission_items(call.node.broker.authorization.topic_permissions.values())
 
 
 @api.collection("/api/topic-permissions/{vhost}/{user}", need=ADMIN)
-def topic_permissions_in_vhost_of_user(call: Call) -> list[dict[str, Any]]:
+def topic_permissions_in_vhost_of_user(call: Call) -> Items[AnyPermission]:
     """List the topic permissions of a user in a vhost."""
-    return [permission_to_json(each) for each in _find_topic_permissions(call)]
+    return permission_items(_find_topic_permissions(call))
 
 
 @api.add("PUT", "/api/topic-permissions/{vhost}/{user}", need=ADMIN, body=TOPIC_PERMISSION, answers={201: None, 204: None})

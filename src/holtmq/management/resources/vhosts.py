@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, TypeAlias
 
 from holtmq.accounts import Permission
 from holtmq.broker.definition_entries import read_vhost_metadata
-from holtmq.broker.definitions_export import permission_to_json
 from holtmq.broker.vhost import VirtualHost
 from holtmq.errors import ConnectionForcedError, NotFoundError
 from holtmq.management.access import Need
+from holtmq.management.listing import Items
 from holtmq.management.operations import NO_CONTENT, Call, Outcome, api, created
+from holtmq.management.resources.users import AnyPermission, permission_items
+from holtmq.management.slices import finish
 from holtmq.management.statistics import (
     CONNECTION_COLUMNS,
     IN,
@@ -32,21 +34,24 @@ VHOST = {
     },
 }
 
+Found: TypeAlias = tuple[VirtualHost, tuple[int, ...]]
+"""A vhost with its numbers."""
+
 
 @api.collection("/api/vhosts")
-def vhosts(call: Call) -> Any:
+async def vhosts(call: Call) -> Items[Found]:
     """List the vhosts that the user can access, or all vhosts if it has the tag monitoring."""
-    listing, broker = call.listing, call.node.broker
-    seen = [
-        vhost for name, vhost in sorted(broker.vhosts.items()) if call.caller.sees_all_vhosts() or call.caller.may_enter(name)
-    ]
-    return listing.apply([_view(call, vhost) for vhost in seen if listing.matches(vhost.name)], len(seen))
+    every = call.node.broker.vhosts
+    seen = [vhost for name, vhost in every.items() if call.caller.sees_all_vhosts() or call.caller.may_enter(name)]
+    found = [(vhost, await finish(vhost_numbers(vhost, call.node.clients))) for vhost in seen]
+    return Items(found, lambda each: _view(call, *each), lambda each: (each[0].name,), lambda each: each[0].name)
 
 
 @api.get("/api/vhosts/{vhost}")
-def vhost(call: Call) -> dict[str, Any]:
+async def vhost(call: Call) -> dict[str, Any]:
     """Return a vhost."""
-    return _view(call, _find(call))
+    found = _find(call)
+    return _view(call, found, await finish(vhost_numbers(found, call.node.clients)))
 
 
 @api.add("PUT", "/api/vhosts/{vhost}", need=Need.ADMINISTRATOR, body=VHOST, answers={201: None, 204: None})
@@ -75,19 +80,17 @@ def delete_vhost(call: Call) -> Outcome:
 
 
 @api.collection("/api/vhosts/{vhost}/permissions", need=Need.ADMINISTRATOR)
-def permissions_in_vhost(call: Call) -> list[dict[str, Any]]:
+def permissions_in_vhost(call: Call) -> Items[AnyPermission]:
     """List the permissions in a vhost."""
     name = _find(call).name
-    return [permission_to_json(each) for each in call.node.broker.authorization.permissions.values() if each.vhost == name]
+    return permission_items(each for each in call.node.broker.authorization.permissions.values() if each.vhost == name)
 
 
 @api.collection("/api/vhosts/{vhost}/topic-permissions", need=Need.ADMINISTRATOR)
-def topic_permissions_in_vhost(call: Call) -> list[dict[str, Any]]:
+def topic_permissions_in_vhost(call: Call) -> Items[AnyPermission]:
     """List the topic permissions in a vhost."""
     name = _find(call).name
-    return [
-        permission_to_json(each) for each in call.node.broker.authorization.topic_permissions.values() if each.vhost == name
-    ]
+    return permission_items(each for each in call.node.broker.authorization.topic_permissions.values() if each.vhost == name)
 
 
 def _find(call: Call) -> VirtualHost:
@@ -99,9 +102,9 @@ def _find(call: Call) -> VirtualHost:
     return found
 
 
-def _view(call: Call, vhost: VirtualHost) -> dict[str, Any]:
+def _view(call: Call, vhost: VirtualHost, values: tuple[int, ...]) -> dict[str, Any]:
     history = call.statistics.history("vhost", vhost.name)
-    numbers = stats(VHOST_COLUMNS, vhost_numbers(vhost, call.node.clients), history, call.span("msg_rates"))
+    numbers = stats(VHOST_COLUMNS, values, history, call.span("msg_rates"))
 
     def part(columns: tuple[str, ...]) -> dict[str, Any]:
         return {name: numbers[name] for column in columns for name in (column, f"{column}_details")}
