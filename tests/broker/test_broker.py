@@ -9,6 +9,7 @@ import pytest
 from holtmq.broker import memory as memory_module
 from holtmq.errors import NotFoundError, PreconditionFailedError
 from holtmq.queueing.letter_chain import MAX_DEATHS
+from holtmq.steps import complete
 from holtmq.topology import Exchange, Policy
 from tests.broker.conftest import Bench
 
@@ -93,9 +94,9 @@ def test_a_policy_applies_to_existing_queues_until_it_is_removed(bench: Bench) -
     client.declare("orders")
     for _ in range(5):
         client.publish("", "orders")
-    bench.broker.set_policy(Policy("short", "^ord", {"max-length": 2}))
+    complete(bench.broker.set_policy(Policy("short", "^ord", {"max-length": 2})))
     assert bench.count("orders") == 2
-    bench.broker.remove_policy("/", "short")
+    complete(bench.broker.remove_policy("/", "short"))
     for _ in range(5):
         client.publish("", "orders")
     assert bench.count("orders") == 7
@@ -103,7 +104,7 @@ def test_a_policy_applies_to_existing_queues_until_it_is_removed(bench: Bench) -
 
 def test_the_lower_of_the_limits_by_argument_and_by_policy_applies(bench: Bench) -> None:
     client = bench.client()
-    bench.broker.set_policy(Policy("short", "", {"max-length": 3}))
+    complete(bench.broker.set_policy(Policy("short", "", {"max-length": 3})))
     client.declare("long", max_length=5)
     client.declare("short", max_length=2)
     for _ in range(9):

@@ -15,6 +15,7 @@ from holtmq.broker.consumer import Consumer
 from holtmq.broker.queued_message import QueuedMessage
 from holtmq.errors import AmqpError
 from holtmq.server.startup import recover
+from holtmq.steps import complete
 from holtmq.store.sqlite.batch_journal import SqliteJournal
 from holtmq.store.sqlite.database import SqliteDatabase
 from holtmq.store.sqlite.declarations import SqliteDeclarations
@@ -268,7 +269,7 @@ class BrokerQueueTarget:
         self._turn()
 
     def set_policy(self, name: str, pattern: str, definition: Table) -> None:
-        self._broker.set_policy(Policy(name, pattern, definition, "queues"))
+        complete(self._broker.set_policy(Policy(name, pattern, definition, "queues")))
         self._turn()
 
     def publish(self, exchange: str, key: str, body: str, properties: Table) -> bool:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import json
 from collections.abc import Iterator
 from typing import Any
 
@@ -13,7 +14,7 @@ from starlette.responses import StreamingResponse
 from holtmq.management import json_stream, slices
 from holtmq.management.json_stream import pieces_of, streamed
 from holtmq.management.slices import beside_the_loop, collect, finish, in_slices
-from holtmq.steps import Steps
+from holtmq.steps import Steps, complete
 
 
 @pytest.fixture(autouse=True)
@@ -138,3 +139,26 @@ def test_an_error_before_the_first_byte_is_sent_becomes_an_error_response() -> N
 
     with pytest.raises(ValueError, match="no"):
         asyncio.run(streamed(fail()))
+
+
+@pytest.mark.parametrize("padding", [" ", "\n \t"])
+def test_a_large_document_is_read_entry_by_entry_with_the_same_result(padding: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(json_stream, "HELD_BYTES", 0)
+    document = {"a": [1, {"b": [2]}, "x,]}", []], "none": [], "é": "☃", "n": None, "o": {"p": [1]}, "last": [0.5]}
+    text = json.dumps(document, indent=padding, ensure_ascii=False).encode()
+    steps = json_stream.parse(text)
+    assert complete(steps) == document
+    assert sum(1 for _ in json_stream.parse(text)) == 5
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "{", '{"a"', '{"a":', '{"a":[', '{"a":[1', '{"a":[1,', '{"a":[1,]}', '{"a":[1]', '{"a":[1]}x', '{"a":1 "b":2}', "{,}",
+        '{"a":[1 2]}', '{"a":NaN}', '{"a":["\\ud800"]}', '{"a":1,}', "{1:2}", "{  ",
+    ],
+)  # fmt: skip
+def test_an_invalid_large_document_is_refused(text: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(json_stream, "HELD_BYTES", 0)
+    with pytest.raises(ValueError, match=r"."):
+        complete(json_stream.parse(text.encode()))

@@ -27,6 +27,7 @@ from holtmq.broker.session import Session
 from holtmq.broker.traffic import Churn
 from holtmq.broker.vhost import VirtualHost
 from holtmq.errors import NotAllowedError, NotFoundError, StoreError
+from holtmq.steps import Steps
 from holtmq.store.journal_port import JournalPort
 from holtmq.store.records import ID_CLOCK_BITS
 from holtmq.table import require_short_string
@@ -50,6 +51,8 @@ class Broker:
         self.vhosts: dict[str, VirtualHost] = {}
         self.sessions: defaultdict[str, set[Session]] = defaultdict(set)
         """Open sessions, by the name of their user."""
+        self.leaving: set[str] = set()
+        """Vhosts whose contents are being deleted."""
         self.parameters: dict[tuple[str, str, str], Parameter] = {}
         self.now_ms = 0
         self.last_id = 0
@@ -94,6 +97,8 @@ class Broker:
 
     def add_vhost(self, name: str, metadata: Mapping[str, Any] | None = None) -> VirtualHost:
         """Return the vhost of this name, creating it if needed, and update its metadata."""
+        if name in self.leaving:
+            raise NotAllowedError(f"vhost {name!r} is being deleted: try again when its contents are gone")
         if name not in self.vhosts:
             require_short_string(name, "a vhost's name")
             self.vhosts[name] = VirtualHost(name, self, Topology())
@@ -104,18 +109,29 @@ class Broker:
         self.journal.set_vhost(name, json.dumps(vhost.metadata))
         return vhost
 
-    def remove_vhost(self, name: str) -> None:
-        """Delete a vhost with its contents. Its connections must be closed before."""
+    def remove_vhost(self, name: str) -> Steps[None]:
+        """Remove a vhost, whose connections must be closed before. The returned steps delete its contents.
+
+        Nobody can enter the vhost from now on. Its name is free again after the last step.
+        """
         vhost = self.vhost(name)
+        del self.vhosts[name]
+        self.leaving.add(name)
+        self.parameters = {identity: kept for identity, kept in self.parameters.items() if kept.vhost != name}
+        self.authorization.forget_vhost(name)
+        return self._empty_vhost(vhost)
+
+    def _empty_vhost(self, vhost: VirtualHost) -> Steps[None]:
         for queue in list(vhost.queues.values()):
-            vhost.delete_queue(queue)
+            if not queue.is_deleted:
+                vhost.delete_queue(queue)
+            yield
         for exchange in list(vhost.router.registry.exchanges):
             if exchange not in PREDECLARED:
                 vhost.delete_exchange(exchange)
-        del self.vhosts[name]
-        self.parameters = {identity: kept for identity, kept in self.parameters.items() if kept.vhost != name}
-        self.authorization.forget_vhost(name)
-        self.journal.remove_vhost(name)
+            yield
+        self.leaving.discard(vhost.name)
+        self.journal.remove_vhost(vhost.name)
 
     def set_user(self, user: User) -> None:
         require_short_string(user.name, "a user's name")
@@ -146,11 +162,12 @@ class Broker:
         self.journal.remove_permission(permission)
         self._rights_changed(permission.user)
 
-    def set_policy(self, policy: Policy) -> None:
+    def set_policy(self, policy: Policy) -> Steps[None]:
+        """Set a policy. The returned steps apply it to the queues that exist."""
         vhost = self.vhost(policy.vhost)
         others = [other for other in vhost.router.registry.policies if other.name != policy.name]
-        vhost.set_policies([*others, policy])
         self.journal.set_policy(policy)
+        return vhost.set_policies([*others, policy])
 
     def set_parameter(self, parameter: Parameter) -> None:
         if not parameter.is_global:
@@ -162,10 +179,11 @@ class Broker:
         self.parameters.pop(parameter.identity, None)
         self.journal.remove_parameter(parameter)
 
-    def remove_policy(self, vhost_name: str, name: str) -> None:
+    def remove_policy(self, vhost_name: str, name: str) -> Steps[None]:
+        """Remove a policy. The returned steps apply what is left to the queues that exist."""
         vhost = self.vhost(vhost_name)
-        vhost.set_policies([policy for policy in vhost.router.registry.policies if policy.name != name])
         self.journal.remove_policy(vhost_name, name)
+        return vhost.set_policies([policy for policy in vhost.router.registry.policies if policy.name != name])
 
     def forget_routes(self) -> None:
         """Clear the caches of routes and properties."""

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Collection, Iterable, Mapping
+from itertools import chain
 from typing import Any, TypeAlias
 
 from holtmq.accounts import Permission, TopicPermission, User
@@ -21,12 +22,14 @@ from holtmq.broker.definition_entries import (
     require_name,
     require_policy,
 )
+from holtmq.broker.queue import MessageQueue
 from holtmq.broker.vhost import VirtualHost
 from holtmq.errors import DefinitionsError, HoltmqError, InvalidValueError
 from holtmq.queueing.rules import QueueRules
 from holtmq.routing.router import require_exchange_type
+from holtmq.steps import Steps
 from holtmq.store.null_journal import NullJournal
-from holtmq.topology import DEFAULT_VHOST, Parameter, Topology
+from holtmq.topology import DEFAULT_VHOST, Exchange, Parameter, Policy, Topology
 from holtmq.topology.definitions_file import Fields
 from holtmq.topology.registry import PREDECLARED, refuse_default_exchange, refuse_reserved_name
 
@@ -35,52 +38,88 @@ Sections: TypeAlias = Mapping[str, list[Any]]
 """The sections of a definitions file about accounts and parameters, by name."""
 
 
-def import_definitions(broker: Broker, topology: Topology) -> None:
+def import_definitions(broker: Broker, topology: Topology) -> Steps[None]:
     """Add vhosts, users, permissions, parameters, policies, exchanges, queues and bindings.
 
-    The import is rehearsed on a copy of the broker, so that an invalid file changes nothing. Plain passwords are hashed,
-    which is slow: where that matters, call `hash_passwords` before.
+    The import is rehearsed on a copy of what the file names, so that an invalid file changes nothing. Only somebody who
+    changes the same objects between two steps can make it fail later. Plain passwords are hashed, which is slow: where that
+    matters, call `hash_passwords` before.
     """
     topology = hash_passwords(topology, broker.authorization.users)
-    _refuse_contradictions(broker, topology)
+    yield from _refuse_contradictions(broker, topology)
     try:
-        _import(_copy_of(broker), topology)
+        yield from _import((yield from _copy_of(broker, topology)), topology)
     except DefinitionsError:
         raise
     except HoltmqError as error:
         raise DefinitionsError("document", str(error)) from error
-    _import(broker, topology)
+    try:
+        yield from _import(broker, topology)
+    except HoltmqError as error:
+        raise DefinitionsError(
+            "document", f"the broker was changed during the import, of which a part is applied: {error}; import it again"
+        ) from error
 
 
-def _copy_of(broker: Broker) -> Broker:
-    """Return a broker with the same topology and accounts that stores nothing."""
+def _copy_of(broker: Broker, topology: Topology) -> Steps[Broker]:
+    """Return a broker that stores nothing, with its accounts and vhosts, and the exchanges and queues that the file names."""
+    exchanges: dict[tuple[str, str], Exchange] = {}
+    queues: dict[tuple[str, str], MessageQueue] = {}
+    ends = ((each.vhost, name) for each in topology.bindings for name in (each.source, each.destination))
+    for vhost_name, name in chain(
+        ((each.vhost, each.name) for each in topology.exchanges), ((each.vhost, each.name) for each in topology.queues), ends
+    ):
+        yield
+        vhost = broker.vhosts.get(vhost_name)
+        if vhost is None:
+            continue
+        if name in vhost.router.registry.exchanges and name not in PREDECLARED:
+            exchanges[vhost_name, name] = vhost.router.registry.exchanges[name]
+        if name in vhost.queues:
+            queues[vhost_name, name] = vhost.queues[name]
     copy = Broker(NullJournal(), strict_unbind=broker.strict_unbind)
-    for vhost in broker.vhosts.values():
-        same = copy.vhosts[vhost.name] = VirtualHost(vhost.name, copy, vhost.router.to_topology())
-        for queue in vhost.queues.values():
-            same.open_queue(queue.declared, queue.id, queue.rules)
+    copy.leaving = broker.leaving
     copy.authorization.users.update(broker.authorization.users)
+    for vhost in list(broker.vhosts.values()):
+        declared = Topology(tuple(exchanges.values()), (), (), vhost.router.registry.policies)
+        copy.vhosts[vhost.name] = VirtualHost(vhost.name, copy, declared)
+    for (vhost_name, _), queue in queues.items():
+        copy.vhosts[vhost_name].router.adopt_queue(queue.declared)
+        copy.vhosts[vhost_name].open_queue(queue.declared, queue.id, queue.rules)
+        yield
     return copy
 
 
-def _import(broker: Broker, topology: Topology) -> None:
+def _import(broker: Broker, topology: Topology) -> Steps[None]:
     sections: Sections = {name: json.loads(text) for name, text in topology.sections}
     users = _users(sections)
     permissions = _permissions(sections, {user.name for user in users} | set(broker.authorization.users))
     parameters = _parameters(sections)
     metadata = _vhosts(sections)
     _add_accounts(broker, topology, metadata, users, permissions, parameters)
-    for place, policy in enumerate(topology.policies):
-        require_policy(policy, f"policies[{place}]")
-        broker.set_policy(policy)
+    yield from _set_policies(broker, topology.policies)
     for exchange in topology.exchanges:
         broker.vhost(exchange.vhost).declare_exchange(exchange)
+        yield
     for queue in topology.queues:
         broker.vhost(queue.vhost).declare_queue(queue, is_named_by_server=queue.name.startswith(SERVER_NAMED))
+        yield
     for binding in topology.bindings:
         its_vhost = broker.vhost(binding.vhost)
         if binding.source and its_vhost.router.registry.has_ends(binding):
             its_vhost.bind(binding)
+        yield
+
+
+def _set_policies(broker: Broker, policies: Iterable[Policy]) -> Steps[None]:
+    """Set all policies, then apply the sum of them to the queues of each vhost once."""
+    changed: dict[str, Steps[None]] = {}
+    for place, policy in enumerate(policies):
+        require_policy(policy, f"policies[{place}]")
+        changed[policy.vhost] = broker.set_policy(policy)
+        yield
+    for steps in changed.values():
+        yield from steps
 
 
 def _add_accounts(
@@ -139,10 +178,11 @@ def _entries(sections: Sections, section: str) -> list[Fields]:
     return [Fields(entry, f"{section}[{place}]") for place, entry in enumerate(sections.get(section, []))]
 
 
-def _refuse_contradictions(broker: Broker, topology: Topology) -> None:
+def _refuse_contradictions(broker: Broker, topology: Topology) -> Steps[None]:
     """Raise if a part of the file is not equivalent to what exists. Redeclaring an equivalent part changes nothing."""
     for kind, parts in (("exchanges", topology.exchanges), ("queues", topology.queues)):
         for place, part in enumerate(parts):
+            yield
             try:
                 _refuse_contradiction(broker, kind, part)
             except HoltmqError as error:

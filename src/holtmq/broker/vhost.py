@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections import ChainMap
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import replace
 from datetime import UTC, datetime
@@ -157,31 +156,50 @@ class VirtualHost:
     def unbind(self, binding: Binding) -> None:
         self._removed(self.router.unbind(binding))
 
-    def set_policies(self, policies: Sequence[Policy]) -> None:
-        """Apply new policies to all queues."""
+    def set_policies(self, policies: Sequence[Policy]) -> Steps[None]:
+        """Set new policies. The returned steps apply them to the queues that exist."""
         self.router.set_policies(policies)
         self.generation += 1
-        for queue in self.queues.values():
-            queue.apply(QueueRules.of(queue.declared, self.router.registry.queue_policy(queue.name)))
+        return self._apply_policies()
 
-    def _is_durable(self, binding: Binding, removal: Removal | None = None) -> bool:
-        """Return whether both ends of a binding survive a restart. They may be among the parts just removed."""
-        gone = removal or Removal()
-        exchanges = ChainMap({part.name: part for part in gone.exchanges}, self.router.registry.exchanges)
-        if not exchanges[binding.source].durable:
+    def _apply_policies(self) -> Steps[None]:
+        registry = self.router.registry
+        for queue in list(self.queues.values()):
+            if not queue.is_deleted:
+                rules = QueueRules.of(queue.declared, registry.queue_policy(queue.name))
+                if rules != queue.rules:
+                    queue.apply(rules)
+            yield
+
+    def _is_durable(self, binding: Binding) -> bool:
+        """Return whether both ends of a binding survive a restart."""
+        registry = self.router.registry
+        if not registry.exchanges[binding.source].durable:
             return False
         if binding.destination_type == "exchange":
-            return exchanges[binding.destination].durable
-        queues = ChainMap({part.name: part for part in gone.queues}, self.router.registry.queues)
-        return queues[binding.destination].outlives_broker
+            return registry.exchanges[binding.destination].durable
+        return registry.queues[binding.destination].outlives_broker
 
     def _removed(self, removal: Removal) -> None:
         if not removal:
             return
         self.memory.topology -= memory_of(removal.exchanges, removal.queues, removal.bindings)
         self.generation += 1
+        registry = self.router.registry
+        gone_exchanges = {part.name: part for part in removal.exchanges}
+        gone_queues = {part.name: part for part in removal.queues}
+
+        def is_filed(binding: Binding) -> bool:
+            """Return whether both ends of a binding survive a restart. They may be among the parts just removed."""
+            if not (gone_exchanges.get(binding.source) or registry.exchanges[binding.source]).durable:
+                return False
+            name = binding.destination
+            if binding.destination_type == "exchange":
+                return (gone_exchanges.get(name) or registry.exchanges[name]).durable
+            return (gone_queues.get(name) or registry.queues[name]).outlives_broker
+
         filed = Removal(
-            [binding for binding in removal.bindings if self._is_durable(binding, removal)],
+            [binding for binding in removal.bindings if is_filed(binding)],
             [exchange for exchange in removal.exchanges if exchange.durable],
             [queue for queue in removal.queues if queue.outlives_broker],
         )

@@ -13,7 +13,6 @@ from dataclasses import dataclass, field
 from typing import Any, TypeAlias
 from urllib.parse import unquote
 
-import orjson
 from starlette.responses import Response
 
 from holtmq.broker.channel import Channel
@@ -22,10 +21,12 @@ from holtmq.broker.queued_message import QueuedMessage
 from holtmq.broker.vhost import VirtualHost
 from holtmq.errors import DefinitionsError, InvalidValueError, NotFoundError
 from holtmq.management.access import Caller, Need
-from holtmq.management.json_stream import pieces_of, streamed
+from holtmq.management.json_stream import parse, pieces_of, streamed
 from holtmq.management.listing import Listing
 from holtmq.management.node import ConnectedClient, Node
+from holtmq.management.slices import finish
 from holtmq.management.statistics import Span, Statistics
+from holtmq.steps import Steps, complete
 from holtmq.table import describe
 from holtmq.topology.definitions_file import Fields
 
@@ -145,19 +146,23 @@ class Call:
 
     def document(self) -> Any:
         """Return the body, parsed as JSON."""
+        return complete(self._parsed())
+
+    def _parsed(self) -> Steps[Any]:
         if not self.content:
             return {}
         try:
-            return orjson.loads(self.content)
-        except orjson.JSONDecodeError as error:
+            return (yield from parse(self.content))
+        except ValueError as error:
             raise DefinitionsError(BODY, f"expected JSON, got {error}") from error
 
     def mapping(self) -> Mapping[str, Any]:
         """Return the body as a JSON object."""
-        document = self.document()
-        if not isinstance(document, dict):
-            raise DefinitionsError(BODY, f"expected an object, got {describe(document)}")
-        return document
+        return _mapping(self.document())
+
+    async def large_mapping(self) -> Mapping[str, Any]:
+        """Return the body as a JSON object, which is read in slices."""
+        return _mapping(await finish(self._parsed()))
 
     def fields(self) -> BodyFields:
         """Return the body as a JSON object whose fields are checked as they are read."""
@@ -180,6 +185,12 @@ class Call:
         if self.caller.has(Need.MONITORING):
             return clients
         return [client for client in clients if client.session and client.session.user.name == self.caller.user.name]
+
+
+def _mapping(document: object) -> Mapping[str, Any]:
+    if not isinstance(document, dict):
+        raise DefinitionsError(BODY, f"expected an object, got {describe(document)}")
+    return document
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,4 +1,4 @@
-"""Explanations that include draft bindings, which do not exist yet."""
+"""Explanations that include draft bindings, which do not exist yet: a copy of the topology binds them."""
 
 from __future__ import annotations
 
@@ -11,19 +11,18 @@ from holtmq.topology import Binding, Exchange, Topology
 
 
 def explain_with(
-    router: Router, drafts: Sequence[Binding], exchange: str, routing_key: str, headers: Mapping[str, FieldValue]
+    topology: Topology, drafts: Sequence[Binding], exchange: str, routing_key: str, headers: Mapping[str, FieldValue]
 ) -> Explanation:
-    """Explain a route as if the drafts were bound. The router is not changed: the drafts are bound in a copy."""
-    if not drafts:
-        return router.explain(exchange, routing_key, headers)
-    router.require_publishable(exchange)
-    copy = Router(_within_reach(router, exchange, drafts), router.vhost)
+    """Explain a route in a topology as if the drafts were bound."""
+    router = Router(topology, drafts[0].vhost)
     for draft in drafts:
-        copy.bind(draft)
-    return copy.explain(exchange, routing_key, headers)
+        router.bind(draft)
+    return router.explain(exchange, routing_key, headers)
 
 
-def _within_reach(router: Router, start: str, drafts: Sequence[Binding]) -> Topology:
+def within_reach(router: Router, start: str, drafts: Sequence[Binding]) -> Topology:
+    """Return the part of a router's topology that the explanation of a route from an exchange needs."""
+    router.require_publishable(start)
     registry = router.registry
     exchanges: dict[str, Exchange] = {}
     pending = [start, *(draft.source for draft in drafts), *(each.destination for each in drafts if not each.is_to_queue)]

@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
-import heapq
-from collections.abc import Collection, Mapping
+from bisect import insort
+from collections.abc import Iterable, Mapping
 from typing import TYPE_CHECKING
 
 from holtmq.routing.explanation import ExplainedHop, Explanation, Match, NearMiss
 from holtmq.routing.explanation_text import describe_rule
 from holtmq.routing.matcher import Matcher, Verdict
 from holtmq.routing.route import Route
+from holtmq.steps import Steps, sort
 from holtmq.table import FieldValue
 from holtmq.topology import DEFAULT_EXCHANGE, Binding, Exchange
 
@@ -21,12 +22,16 @@ CLOSE_ENOUGH = 0.2
 """Bindings below this closeness are counted, but not shown."""
 
 
-def explain(router: Router, exchange: str, routing_keys: tuple[str, ...], headers: Mapping[str, FieldValue]) -> Explanation:
+def explain(
+    router: Router, exchange: str, routing_keys: tuple[str, ...], headers: Mapping[str, FieldValue]
+) -> Steps[Explanation]:
     """Return the explanation of a route."""
     walk = _Walk(router, routing_keys, headers)
     walk.causes[exchange] = "published here"
-    hops = tuple(walk.explain(hop) for hop in router.walk(exchange, routing_keys, headers))
-    return Explanation(router.vhost, exchange, routing_keys, headers, hops, Route.through(walk.entered_by))
+    hops: list[ExplainedHop] = []
+    for hop in router.walk(exchange, routing_keys, headers):
+        hops += ((yield from walk.explain(hop)),)
+    return Explanation(router.vhost, exchange, routing_keys, headers, tuple(hops), Route.through(walk.entered_by))
 
 
 class _Walk:
@@ -40,18 +45,22 @@ class _Walk:
         self.entered_by: list[Binding] = []
         self._reached: set[str] = set()
 
-    def explain(self, hop: Hop) -> ExplainedHop:
+    def explain(self, hop: Hop) -> Steps[ExplainedHop]:
         """Return the explanation of one hop, and record what it leads to."""
         exchange = self._exchange(hop.exchange)
         if hop.exchange == DEFAULT_EXCHANGE and self.causes[hop.exchange] != "published here":
             nowhere = "the default exchange routes nothing when it is used as an alternate exchange"
             return ExplainedHop(exchange, self.causes[hop.exchange], (), (), 0, nowhere)
         matcher = self.router.matcher(hop.exchange)
-        bindings = self.router.bindings_from(hop.exchange)
-        matches = [self._match(binding, matcher, hop) for binding in sorted(hop.matched, key=_sort_key)]
-        misses = self._near_misses(matcher, bindings, set(hop.matched))
+        number, bindings = self.router.snapshot_from(hop.exchange)
+        matched = set(hop.matched)
+        matches = []
+        for binding in (yield from sort(list(matched), _sort_key)):
+            matches.append(self._match(binding, matcher, hop))
+            yield
+        misses = yield from self._near_misses(matcher, bindings, matched)
         note = None if matches else self._describe_alternate(hop)
-        return ExplainedHop(exchange, self.causes[hop.exchange], tuple(matches), misses, len(bindings), note)
+        return ExplainedHop(exchange, self.causes[hop.exchange], tuple(matches), misses, number, note)
 
     def _exchange(self, name: str) -> Exchange:
         registry = self.router.registry
@@ -90,15 +99,19 @@ class _Walk:
         best, key = max(verdicts, key=lambda pair: (pair[0].is_match, pair[0].closeness))
         return Verdict(best.is_match, f"{best.reason} (key {key!r})", best.closeness)
 
-    def _near_misses(self, matcher: Matcher, bindings: Collection[Binding], matched: set[Binding]) -> tuple[NearMiss, ...]:
-        verdicts = ((binding, self._best_verdict(matcher, binding)) for binding in bindings if binding not in matched)
-        close = (
-            NearMiss(binding, verdict.reason, verdict.closeness)
-            for binding, verdict in verdicts
-            if verdict.closeness >= CLOSE_ENOUGH
-        )
-        best = heapq.nsmallest(NEAR_MISSES_SHOWN, close, key=lambda miss: (-miss.closeness, _sort_key(miss.binding)))
-        return tuple(best)
+    def _near_misses(self, matcher: Matcher, bindings: Iterable[Binding], matched: set[Binding]) -> Steps[tuple[NearMiss, ...]]:
+        best: list[tuple[tuple[float, tuple[str, ...]], NearMiss]] = []
+        for binding in bindings:
+            yield
+            verdict = self._best_verdict(matcher, binding) if binding not in matched else None
+            if verdict is None or verdict.closeness < CLOSE_ENOUGH:
+                continue
+            if len(best) == NEAR_MISSES_SHOWN and -verdict.closeness > best[-1][0][0]:
+                continue
+            rank = (-verdict.closeness, _sort_key(binding))
+            insort(best, (rank, NearMiss(binding, verdict.reason, verdict.closeness)), key=lambda entry: entry[0])
+            del best[NEAR_MISSES_SHOWN:]
+        return tuple(miss for _, miss in best)
 
     def _describe_alternate(self, hop: Hop) -> str:
         alternate, policy = self.router.alternate_exchange(hop.exchange)

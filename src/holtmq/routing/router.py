@@ -24,6 +24,7 @@ from holtmq.routing.matcher import NO_HEADERS, Matcher
 from holtmq.routing.plan import Plan, Plans
 from holtmq.routing.route import Route
 from holtmq.routing.topic import TopicMatcher
+from holtmq.steps import Steps, complete
 from holtmq.table import FieldValue, describe, require_short_string
 from holtmq.topology import (
     DEFAULT_EXCHANGE,
@@ -133,9 +134,13 @@ class Router:
 
     def explain(self, exchange: str, routing_key: str, headers: Mapping[str, FieldValue] | None = None) -> Explanation:
         """Explain the route of a message, with near misses. This examines every binding on the way: avoid it in hot paths."""
+        return complete(self.explain_in_steps(exchange, routing_key, headers or NO_HEADERS))
+
+    def explain_in_steps(self, exchange: str, routing_key: str, headers: Mapping[str, FieldValue]) -> Steps[Explanation]:
+        """Explain the route of a message, a binding in each step. Changes to the router in between are seen in part."""
         self.require_publishable(exchange)
         require_short_string(routing_key, "a routing key")
-        return explain(self, exchange, routing_keys(routing_key, headers or NO_HEADERS), headers or NO_HEADERS)
+        return explain(self, exchange, routing_keys(routing_key, headers), headers)
 
     def declare_exchange(self, exchange: Exchange) -> bool:
         """Add an exchange; return False if an equal one exists."""
@@ -217,6 +222,13 @@ class Router:
     def bindings_from(self, exchange: str) -> Collection[Binding]:
         """Return all bindings of an exchange; those of the default exchange are implicit."""
         return self._default.bindings() if exchange == DEFAULT_EXCHANGE else self.registry.bindings_from(exchange)
+
+    def snapshot_from(self, exchange: str) -> tuple[int, Iterator[Binding]]:
+        """Return the current number of bindings of an exchange, and an iterator over them that survives changes."""
+        if exchange == DEFAULT_EXCHANGE:
+            return len(self.registry.queues), map(self._default.implicit_binding, list(self.registry.queues))
+        bindings = list(self.registry.bindings_from(exchange))
+        return len(bindings), iter(bindings)
 
     def walk(self, exchange: str, routing_keys: Collection[str], headers: Mapping[str, FieldValue]) -> Iterator[Hop]:
         """Yield every exchange that a message reaches, each once, nearest first, then by name; cycles end by themselves."""
@@ -300,13 +312,14 @@ class Router:
             matcher.add(binding)
 
     def _follow(self, removal: Removal) -> Removal:
+        for exchange in removal.exchanges:  # first, because a removed matcher need not be emptied
+            self._matchers.pop(exchange.name, None)
+            self._forget_routes(exchange.name)
         for binding in removal.bindings:
             if binding.source in self._matchers:
                 self._matchers[binding.source].remove(binding)
-            self._forget_routes(binding.source)
-        for exchange in removal.exchanges:
-            self._matchers.pop(exchange.name, None)
-            self._forget_routes(exchange.name)
+            if binding.source in self._planned_through:
+                self._forget_routes(binding.source)
         if removal.queues:
             self._forget_routes(DEFAULT_EXCHANGE)
         return removal

@@ -13,6 +13,7 @@ from holtmq.broker.definitions_import import import_definitions
 from holtmq.broker.vhost import VirtualHost
 from holtmq.config import Config
 from holtmq.queueing.rules import QueueRules
+from holtmq.steps import complete
 from holtmq.store.records import Durability
 from holtmq.store.sqlite.batch_journal import SqliteJournal
 from holtmq.store.sqlite.database import SqliteDatabase
@@ -31,7 +32,7 @@ def open_broker(config: Config, address: str, now_ms: int) -> tuple[Broker, Sqli
         definitions = Topology() if config.definitions is None else Topology.from_definitions(config.definitions)
         recover(broker, journal, with_guest=not has_users(definitions))
         if config.definitions is not None:
-            import_definitions(broker, definitions)
+            complete(import_definitions(broker, definitions))
         if not broker.authorization.users:
             log.warning("nobody can log in: the broker has no users; start it with a definitions file that contains some")
     except BaseException:

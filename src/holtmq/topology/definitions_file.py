@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import math
 import re
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from datetime import datetime
 from functools import partial
 from typing import Any, TypeAlias, TypeVar
@@ -89,26 +89,40 @@ def write(
     queues: Iterable[Queue],
     bindings: Iterable[Binding],
     policies: Iterable[Policy],
-    sections: Iterable[tuple[str, str]],
+    others: Iterable[tuple[str, str]],
     vhost: str | None,
 ) -> dict[str, Any]:
     """Return the document with these parts, or only with those of one vhost."""
 
-    def entries(parts: Iterable[E], to_json: Callable[[E], dict[str, Any]], *, names_vhost: bool) -> list[dict[str, Any]]:
-        here = [part for part in parts if vhost in (None, part.vhost)]
-        return [{**to_json(part), "vhost": part.vhost} if names_vhost else to_json(part) for part in here]
+    def here(parts: Iterable[E]) -> Iterator[E]:
+        return (part for part in parts if vhost in (None, part.vhost))
 
-    names_vhost = vhost is None
-    kept = {name: json.loads(text) for name, text in sections}
+    kept = {name: json.loads(text) for name, text in others}
     if vhost is not None:
         kept = {name: _of_vhost(value, vhost) for name, value in kept.items() if name not in BROKER_SECTIONS}
+    parts = sections(here(exchanges), here(queues), here(bindings), here(policies), names_vhost=vhost is None)
+    return {**kept, **{name: list(entries) for name, entries in parts.items()}}
+
+
+def sections(
+    exchanges: Iterable[Exchange],
+    queues: Iterable[Queue],
+    bindings: Iterable[Binding],
+    policies: Iterable[Policy],
+    *,
+    names_vhost: bool,
+) -> dict[str, Iterator[dict[str, Any]]]:
+    """Return the sections with these parts. Each entry is written when it is read."""
     return {
-        **kept,
-        "exchanges": entries(exchanges, _write_exchange, names_vhost=names_vhost),
-        "queues": entries(queues, _write_queue, names_vhost=names_vhost),
-        "bindings": entries(bindings, _write_binding, names_vhost=names_vhost),
-        "policies": entries(policies, _write_policy, names_vhost=True),  # as in RabbitMQ's export of one vhost
+        "exchanges": _written(exchanges, _write_exchange, names_vhost=names_vhost),
+        "queues": _written(queues, _write_queue, names_vhost=names_vhost),
+        "bindings": _written(bindings, _write_binding, names_vhost=names_vhost),
+        "policies": _written(policies, _write_policy, names_vhost=True),  # as in RabbitMQ's export of one vhost
     }
+
+
+def _written(parts: Iterable[E], to_json: Callable[[E], dict[str, Any]], *, names_vhost: bool) -> Iterator[dict[str, Any]]:
+    return ({**to_json(part), "vhost": part.vhost} if names_vhost else to_json(part) for part in parts)
 
 
 def _of_vhost(section: Any, vhost: str) -> Any:

@@ -148,10 +148,16 @@ class Registry:
         self.policies = tuple(policies)
         self._exchange_policies = _by_priority(self.policies, ("all", "exchanges"))
         self._queue_policies = _by_priority(self.policies, ("all", "queues", "classic_queues", "quorum_queues"))
+        self._matched_policies: dict[str, Policy | None] = {}
 
     def queue_policy(self, queue: str) -> Policy | None:
-        """Return the policy that applies to a queue with this name, or None."""
-        return next((policy for pattern, policy in self._queue_policies if pattern.matches(queue)), None)
+        """Return the policy that applies to a queue with this name, or None. The name of a queue is matched once."""
+        if queue in self._matched_policies:
+            return self._matched_policies[queue]
+        policy = next((policy for pattern, policy in self._queue_policies if pattern.matches(queue)), None)
+        if queue in self.queues:
+            self._matched_policies[queue] = policy
+        return policy
 
     def declare_exchange(self, exchange: Exchange) -> bool:
         """Add an exchange; return False if an equal one exists."""
@@ -222,6 +228,7 @@ class Registry:
         queue = self.queues.pop(name, None)
         if queue is None:
             return Removal()
+        self._matched_policies.pop(name, None)
         return self._remove_bindings(self.bindings_to("queue", name), Removal(queues=[queue]))
 
     def delete_exchange(self, name: str, *, if_unused: bool = False) -> Removal:
@@ -237,8 +244,11 @@ class Registry:
         exchange = self.exchanges.pop(name, None)
         if exchange is None:
             return Removal()
-        bindings = [*self.bindings_from(name), *self.bindings_to("exchange", name)]
-        return self._remove_bindings(bindings, Removal(exchanges=[exchange]))
+        bindings = self._outgoing.pop(name, {})
+        self._links.pop(name, None)
+        for binding in bindings:
+            _discard(self._incoming, (binding.destination_type, binding.destination), binding)
+        return self._remove_bindings(self.bindings_to("exchange", name), Removal(list(bindings), [exchange]))
 
     def _remove_bindings(self, bindings: Iterable[Binding], removal: Removal) -> Removal:
         """Remove bindings and, in a cascade, the auto-delete exchanges that lose their last binding."""
@@ -322,6 +332,7 @@ def _by_priority(policies: Iterable[Policy], targets: Collection[str]) -> list[t
 
 def _discard(index: dict[K, dict[Binding, Binding]], key: K, binding: Binding) -> None:
     entries = index[key]
-    del entries[binding]
-    if not entries:
+    if len(entries) == 1:
         del index[key]
+    else:
+        del entries[binding]

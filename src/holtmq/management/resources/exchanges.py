@@ -13,9 +13,9 @@ from holtmq.errors import DefinitionsError, NotFoundError, StoreError
 from holtmq.management.listing import Items
 from holtmq.management.operations import CHARTS, LISTING, NO_CONTENT, OBJECT, Call, Outcome, api, created
 from holtmq.management.resources.bindings import LISTED_BINDINGS, implicit
-from holtmq.management.slices import finish
+from holtmq.management.slices import beside_the_loop, finish
 from holtmq.management.views import binding_view, exchange_view
-from holtmq.routing.draft import explain_with
+from holtmq.routing.draft import explain_with, within_reach
 from holtmq.table import FieldValue, describe
 from holtmq.topology import DEFAULT_EXCHANGE, Binding, Exchange
 from holtmq.topology.definitions_file import Fields
@@ -169,13 +169,18 @@ def publish(call: Call) -> dict[str, Any]:
 
 
 @api.add("POST", "/api/exchanges/{vhost}/{name}/explain", body=QUESTION, answers={200: OBJECT})
-def explain(call: Call) -> dict[str, Any]:
+async def explain(call: Call) -> dict[str, Any]:
     """Explain which queues a message would reach, and why. `drafts` are bindings to assume in addition."""
     vhost, found = _find(call)
     fields = call.fields()
     routing_key, headers = fields.text("routing_key"), fields.table("headers")
     drafts = [_draft(draft, place, vhost) for place, draft in enumerate(_drafts(call.mapping()))]
-    return explain_with(vhost.router, drafts, found.name, routing_key, headers).to_dict()
+    if drafts:
+        topology = within_reach(vhost.router, found.name, drafts)
+        explanation = await beside_the_loop(explain_with, topology, drafts, found.name, routing_key, headers)
+    else:
+        explanation = await finish(vhost.router.explain_in_steps(found.name, routing_key, headers))
+    return await beside_the_loop(explanation.to_dict)
 
 
 def _drafts(document: Mapping[str, Any]) -> list[Any]:

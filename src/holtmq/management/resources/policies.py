@@ -9,6 +9,7 @@ from holtmq.errors import DefinitionsError, NotFoundError
 from holtmq.management.access import Need
 from holtmq.management.listing import Items
 from holtmq.management.operations import NO_CONTENT, Call, Outcome, api, created
+from holtmq.management.slices import finish
 from holtmq.management.views import policy_view
 from holtmq.topology import Policy
 from holtmq.topology.definitions_file import POLICY_TARGETS
@@ -49,7 +50,7 @@ def policy(call: Call) -> dict[str, Any]:
 
 
 @api.add("PUT", "/api/policies/{vhost}/{name}", need=Need.POLICYMAKER, body=POLICY, answers={201: None, 204: None})
-def set_policy(call: Call) -> Outcome:
+async def set_policy(call: Call) -> Outcome:
     """Create or update a policy."""
     vhost, fields, name = call.vhost, call.fields(), call.path["name"]
     if not fields.has("definition"):
@@ -59,16 +60,16 @@ def set_policy(call: Call) -> Outcome:
     require_policy(policy, "body")
     is_new = all(each.name != name for each in vhost.router.registry.policies)
     call.node.begin_turn()
-    call.node.broker.set_policy(policy)
+    await finish(call.node.broker.set_policy(policy), call.node.begin_turn)
     return created(is_new=is_new)
 
 
 @api.add("DELETE", "/api/policies/{vhost}/{name}", need=Need.POLICYMAKER)
-def delete_policy(call: Call) -> Outcome:
+async def delete_policy(call: Call) -> Outcome:
     """Delete a policy."""
     found = _find(call)
     call.node.begin_turn()
-    call.node.broker.remove_policy(found.vhost, found.name)
+    await finish(call.node.broker.remove_policy(found.vhost, found.name), call.node.begin_turn)
     return NO_CONTENT
 
 

@@ -68,14 +68,14 @@ def add_vhost(call: Call) -> Outcome:
 
 
 @api.add("DELETE", "/api/vhosts/{vhost}", need=Need.ADMINISTRATOR)
-def delete_vhost(call: Call) -> Outcome:
+async def delete_vhost(call: Call) -> Outcome:
     """Delete a vhost with everything in it, and close the connections to it."""
     found = _find(call)
     call.node.begin_turn()
     for client in list(call.node.clients):
         if client.session is not None and client.session.vhost is found:
             client.close(ConnectionForcedError(f"vhost {found.name!r} was deleted"))
-    call.node.broker.remove_vhost(found.name)
+    await finish(call.node.broker.remove_vhost(found.name), call.node.begin_turn)
     return NO_CONTENT
 
 
