@@ -165,7 +165,7 @@ def _look(base: str, is_ready: Event, is_shown: Event) -> None:
 
 
 def fetch(base: str, path: str, method: str = "GET", body: object = None) -> bytes:
-    connection = HTTPConnection(urlsplit(base).netloc, timeout=30)
+    connection = HTTPConnection(urlsplit(base).netloc, timeout=300)
     headers = {"authorization": f"Basic {base64.b64encode(b'guest:guest').decode()}", "content-type": "application/json"}
     connection.request(method, path, None if body is None else json.dumps(body), headers)
     response = connection.getresponse()

@@ -2,7 +2,9 @@
 
 A broker has one vhost with 40,000 queues and 80,000 bindings. While each operation runs, a probe in a process of its own
 fetches from an empty queue over and over, a millisecond apart. The longest round trip of the probe is what an operation cost
-everybody else. Prints a table for benchmarks/README.md; its first row is the probe without any operation.
+everybody else. It includes what other processes on the machine take from the broker; the longest turn, which is the processor
+time of the event loop's thread between two of its ticks (benchmarks/ticking.py), does not. Prints a table for
+benchmarks/README.md; its first row is the probe without any operation.
 """
 
 from __future__ import annotations
@@ -11,6 +13,8 @@ import argparse
 import gc
 import json
 import multiprocessing
+import subprocess
+import sys
 import tempfile
 import time
 from collections.abc import Callable, Iterable, Iterator
@@ -22,13 +26,13 @@ from pathlib import Path
 from typing import Any
 
 from benchmarks.management import fetch
+from benchmarks.ticking import Longest
 from holtmq.client.address import Address
 from holtmq.client.blocking_connection import CHANNEL, BlockingConnection
 from holtmq.client.publisher import Outgoing, Publisher
 from holtmq.wire import methods as wire
 from holtmq.wire.content import encode_properties, make_content
 from holtmq.wire.frames import method_frame
-from tests.server.process import broker_process
 
 PROBED = "probed"
 PAUSE_S = 0.001
@@ -48,7 +52,8 @@ V = "%2F"
 class Probe:
     """A client in a process of its own that measures round trips between `start` and `stop`."""
 
-    def __init__(self, address: str) -> None:
+    def __init__(self, address: str, turn: Longest) -> None:
+        self.turn = turn
         context = multiprocessing.get_context("spawn")
         self._pipe, other = context.Pipe()
         self._process = context.Process(target=_probe, args=(address, other), daemon=True)
@@ -137,14 +142,15 @@ Act = Callable[[], object]
 
 @contextmanager
 def measured(probe: Probe, name: str) -> Iterator[None]:
-    """Print the longest round trip of the probe while the block runs."""
+    """Print the longest round trip of the probe and the longest turn of the broker while the block runs."""
     probe.start()
+    probe.turn.seconds = 0
     started = time.perf_counter()
     yield
     elapsed_s = time.perf_counter() - started
     trips = sorted(probe.stop())
-    middle = trips[len(trips) // 2]
-    print(f"| {name} | {elapsed_s:.2f} s | {middle * 1000:.1f} ms | {trips[-1] * 1000:.0f} ms |", flush=True)
+    middle_ms, longest_ms, turn_ms = (seconds * 1000 for seconds in (trips[len(trips) // 2], trips[-1], probe.turn.seconds))
+    print(f"| {name} | {elapsed_s:.2f} s | {middle_ms:.1f} ms | {longest_ms:.0f} ms | {turn_ms:.0f} ms |", flush=True)
 
 
 def main() -> None:
@@ -153,13 +159,13 @@ def main() -> None:
     parser.add_argument("--only", nargs="*", default=[], help="words, of which the name of an operation must have one")
     options = parser.parse_args()
     with tempfile.TemporaryDirectory(prefix="holtmq-bench-") as folder, ExitStack() as stack:
-        broker = stack.enter_context(broker_process(Path(folder) / "b.db", "--http-port", "0", "--log-level", "error"))
-        base = next(word.rstrip(",") for word in broker.ready_line.split() if word.startswith("http://"))
-        site = Site(base, f"amqp://guest:guest@127.0.0.1:{broker.port}/%2F", options.queues)
-        probe = Probe(site.address)
+        turn = Path(folder) / "turn"
+        amqp, base = stack.enter_context(ticking_broker(Path(folder) / "b.db", turn))
+        site = Site(base, f"{amqp.replace('//', '//guest:guest@')}/%2F", options.queues)
+        probe = Probe(site.address, Longest(turn))
         stack.callback(probe.close)
-        print("| operation | it took | median round trip of the probe | longest |")
-        print("|---|---|---|---|")
+        print("| operation | it took | median round trip | longest | longest turn |")
+        print("|---|---|---|---|---|")
         with measured(probe, "(none)"):
             time.sleep(IDLE_S)
         build(site, probe)
@@ -168,6 +174,21 @@ def main() -> None:
                 act = prepare()
                 with measured(probe, name):
                     act()
+
+
+@contextmanager
+def ticking_broker(data: Path, turn: Path) -> Iterator[tuple[str, str]]:
+    """Run a broker. Return its addresses for AMQP and HTTP."""
+    options = ("--data", str(data), "--amqp-port", "0", "--http-port", "0", "--log-level", "error")
+    command = [sys.executable, "-m", "benchmarks.ticking", str(turn), "serve", *options]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as broker:
+        assert broker.stdout is not None
+        words = [word.rstrip(",") for word in broker.stdout.readline().split()]
+        try:
+            amqp, http = (word for word in words if "://" in word)
+            yield amqp, http
+        finally:
+            broker.kill()
 
 
 def build(site: Site, probe: Probe) -> None:

@@ -6,7 +6,7 @@ An import adds and never removes, and can be repeated. A file that contradicts t
 from __future__ import annotations
 
 import json
-from collections.abc import Collection, Iterable, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping
 from itertools import chain
 from typing import Any, TypeAlias
 
@@ -29,7 +29,7 @@ from holtmq.queueing.rules import QueueRules
 from holtmq.routing.router import require_exchange_type
 from holtmq.steps import Steps
 from holtmq.store.null_journal import NullJournal
-from holtmq.topology import DEFAULT_VHOST, Exchange, Parameter, Policy, Topology
+from holtmq.topology import DEFAULT_VHOST, Binding, Exchange, Parameter, Policy, Topology
 from holtmq.topology.definitions_file import Fields
 from holtmq.topology.registry import PREDECLARED, refuse_default_exchange, refuse_reserved_name
 
@@ -47,18 +47,28 @@ def import_definitions(broker: Broker, topology: Topology) -> Steps[None]:
     """
     topology = hash_passwords(topology, broker.authorization.users)
     yield from _refuse_contradictions(broker, topology)
+    yield from _rehearse(broker, topology)
     try:
-        yield from _import((yield from _copy_of(broker, topology)), topology)
-    except DefinitionsError:
-        raise
-    except HoltmqError as error:
-        raise DefinitionsError("document", str(error)) from error
-    try:
-        yield from _import(broker, topology)
+        yield from _import(broker, topology, VirtualHost.bind)
     except HoltmqError as error:
         raise DefinitionsError(
             "document", f"the broker was changed during the import, of which a part is applied: {error}; import it again"
         ) from error
+
+
+def _rehearse(broker: Broker, topology: Topology) -> Steps[None]:
+    copy = yield from _copy_of(broker, topology)
+    try:
+        yield from _import(copy, topology, lambda vhost, binding: vhost.router.require_valid(binding))
+    except DefinitionsError:
+        raise
+    except HoltmqError as error:
+        raise DefinitionsError("document", str(error)) from error
+    for vhost in copy.vhosts.values():  # they refer to each other, and would wait for a long garbage collection
+        while vhost.queues:
+            vhost.queues.popitem()
+            yield
+    copy.vhosts.clear()
 
 
 def _copy_of(broker: Broker, topology: Topology) -> Steps[Broker]:
@@ -90,7 +100,7 @@ def _copy_of(broker: Broker, topology: Topology) -> Steps[Broker]:
     return copy
 
 
-def _import(broker: Broker, topology: Topology) -> Steps[None]:
+def _import(broker: Broker, topology: Topology, bind: Callable[[VirtualHost, Binding], None]) -> Steps[None]:
     sections: Sections = {name: json.loads(text) for name, text in topology.sections}
     users = _users(sections)
     permissions = _permissions(sections, {user.name for user in users} | set(broker.authorization.users))
@@ -107,7 +117,7 @@ def _import(broker: Broker, topology: Topology) -> Steps[None]:
     for binding in topology.bindings:
         its_vhost = broker.vhost(binding.vhost)
         if binding.source and its_vhost.router.registry.has_ends(binding):
-            its_vhost.bind(binding)
+            bind(its_vhost, binding)
         yield
 
 

@@ -191,7 +191,7 @@ class VirtualHost:
 
         def is_filed(binding: Binding) -> bool:
             """Return whether both ends of a binding survive a restart. They may be among the parts just removed."""
-            if not (gone_exchanges.get(binding.source) or registry.exchanges[binding.source]).durable:
+            if not registry.exchanges[binding.source].durable:
                 return False
             name = binding.destination
             if binding.destination_type == "exchange":
@@ -199,7 +199,8 @@ class VirtualHost:
             return (gone_queues.get(name) or registry.queues[name]).outlives_broker
 
         filed = Removal(
-            [binding for binding in removal.bindings if is_filed(binding)],
+            # Those of a removed exchange leave the file with it, however many they are.
+            [binding for binding in removal.bindings if binding.source not in gone_exchanges and is_filed(binding)],
             [exchange for exchange in removal.exchanges if exchange.durable],
             [queue for queue in removal.queues if queue.outlives_broker],
         )

@@ -174,15 +174,18 @@ class Router:
 
     def bind(self, binding: Binding) -> bool:
         """Add a binding; return False if one with the same identity exists."""
-        self._require_vhost(binding)
-        self.registry.require_ends(binding)
-        matcher = self.matcher(binding.source)
-        matcher.validate(binding)
+        self.require_valid(binding)
         is_new = self.registry.add_binding(binding)
         if is_new:
-            matcher.add(binding)
+            self.matcher(binding.source).add(binding)
             self._forget_routes(binding.source)
         return is_new
+
+    def require_valid(self, binding: Binding) -> None:
+        """Raise an error if a binding cannot be added."""
+        self._require_vhost(binding)
+        self.registry.require_ends(binding)
+        self.matcher(binding.source).validate(binding)
 
     def unbind(self, binding: Binding) -> Removal:
         """Remove the binding with this identity, and its source if that is auto-delete and has no other binding."""
@@ -312,14 +315,15 @@ class Router:
             matcher.add(binding)
 
     def _follow(self, removal: Removal) -> Removal:
-        for exchange in removal.exchanges:  # first, because a removed matcher need not be emptied
-            self._matchers.pop(exchange.name, None)
-            self._forget_routes(exchange.name)
+        gone = {exchange.name for exchange in removal.exchanges}
+        for name in gone:
+            self._matchers.pop(name, None)  # as a whole, however many bindings it has
+            self._forget_routes(name)
         for binding in removal.bindings:
-            if binding.source in self._matchers:
-                self._matchers[binding.source].remove(binding)
-            if binding.source in self._planned_through:
+            if binding.source not in gone:
                 self._forget_routes(binding.source)
+                if binding.source in self._matchers:
+                    self._matchers[binding.source].remove(binding)
         if removal.queues:
             self._forget_routes(DEFAULT_EXCHANGE)
         return removal

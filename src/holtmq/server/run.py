@@ -17,9 +17,10 @@ from holtmq.config import Config
 from holtmq.server.server import Server
 
 START_TIMEOUT_S = 30.0
-GARBAGE = (50_000, 20, 50)
+GARBAGE = (20_000, 3, 2_000)
 """Thresholds of the garbage collector. Messages form no reference cycles, so frequent collections find nothing; the gain is
-measured in benchmarks/tuning.py."""
+measured in benchmarks/tuning.py. A collection of the second generation takes a few milliseconds; with twenty collections of
+50,000 objects before it, an import of definitions made it stall the event loop for 0.2 s (benchmarks/stalls.py)."""
 
 
 def serve(config: Config, on_ready: Callable[[Server], None]) -> None:
@@ -38,6 +39,7 @@ async def _serve(config: Config, on_ready: Callable[[Server], None]) -> None:
         loop.add_signal_handler(name, stop.set)
     server = Server(config)
     await server.start()
+    gc.freeze()  # what was recovered from the file stays: no collection needs to look at it again
     try:
         on_ready(server)
         await stop.wait()

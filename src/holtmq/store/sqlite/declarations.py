@@ -94,7 +94,10 @@ class SqliteDeclarations:
         )  # fmt: skip
 
     def remove(self, removal: Removal) -> None:
-        """Remove the parts of a topology that a change removed. The caller removes the messages of a queue before."""
+        """Remove the parts of a topology that a change removed. The caller removes the messages of a queue before.
+
+        The bindings of an exchange are removed with it: the caller need not list them.
+        """
         for binding in removal.bindings:
             self._change(
                 "DELETE FROM bindings WHERE (vhost, source, destination_type, destination, routing_key, arguments) "
@@ -102,6 +105,7 @@ class SqliteDeclarations:
                 *_identity(binding),
             )
         for exchange in removal.exchanges:
+            self._change("DELETE FROM bindings WHERE vhost = ? AND source = ?", exchange.vhost, exchange.name)
             self._change("DELETE FROM exchanges WHERE vhost = ? AND name = ?", exchange.vhost, exchange.name)
         for queue in removal.queues:
             self._change("DELETE FROM queues WHERE vhost = ? AND name = ?", queue.vhost, queue.name)
