@@ -15,6 +15,7 @@ from holtmq.broker.channel import Channel
 from holtmq.broker.consumer import Consumer
 from holtmq.broker.queued_message import QueuedMessage
 from holtmq.server.startup import recover
+from holtmq.steps import complete
 from holtmq.store.sqlite.batch_journal import SqliteJournal
 from holtmq.store.sqlite.database import SqliteDatabase
 from holtmq.table import FieldValue
@@ -110,7 +111,7 @@ class Bench:
         self.broker.sealed()
         self.journal.gather()
         assert self.journal.begin()
-        self.journal.write()
+        complete(self.journal.write())
 
     def end_commit(self) -> None:
         self.broker.committed(self.journal.commit())

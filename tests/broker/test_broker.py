@@ -144,7 +144,7 @@ def test_a_message_published_during_a_commit_is_confirmed_with_the_next_batch(be
     bench.broker.sealed()
     bench.journal.gather()
     assert bench.journal.begin()
-    bench.journal.write()
+    complete(bench.journal.write())
     client.publish("", "q", delivery_mode=2)
     bench.turn()
     bench.broker.committed(bench.journal.commit())

@@ -45,7 +45,7 @@ def fail(bench: Bench) -> None:
     bench.journal.gather()
     assert bench.journal.begin()
     with pytest.raises(StoreFullError):
-        bench.journal.write()
+        complete(bench.journal.write())
 
 
 def make_room(bench: Bench) -> None:

@@ -229,7 +229,7 @@ class BrokerQueueTarget:
             self._broker.sealed()
             self._journal.gather()
             assert self._journal.begin()
-            self._journal.write()
+            complete(self._journal.write())
             self._broker.committed(self._journal.commit())
             self._broker.end()
         self._broker.begin(self._clock.now_ms)

@@ -26,6 +26,7 @@ from holtmq.errors import InvalidValueError, NotFoundError
 from holtmq.queueing.rules import HIGHEST_PRIORITY, LONGEST_MS, QueueRules, queue_arguments
 from holtmq.queueing.terms import terms_of
 from holtmq.routing import Explanation, Router
+from holtmq.steps import complete
 from holtmq.store.records import DeliveryState, Durability, NewMessage
 from holtmq.store.sqlite.database import TIMEOUT_S, SqliteDatabase
 from holtmq.store.sqlite.declarations import SqliteDeclarations, to_text
@@ -355,7 +356,7 @@ class EmbeddedBroker:
 
     def _remove(self, removal: Removal) -> None:
         if removal:
-            self._declarations.remove(removal)
+            complete(self._declarations.remove(removal))
             for queue in removal.queues:
                 del self._queues[queue.name]
             self._changed()

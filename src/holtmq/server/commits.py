@@ -1,5 +1,6 @@
 """Commits: a thread writes the journal to disk while the event loop continues.
 
+Before that, the changes are put into a transaction on the event loop, in slices: a large batch does not keep clients waiting.
 Changes that arrive during a commit are collected for the next one. Output that depends on a change waits until the change is
 on disk. If a commit fails, publishers are blocked and the commit is retried until it succeeds. What needs no disk goes on.
 
@@ -12,6 +13,7 @@ import asyncio
 import logging
 from collections.abc import Callable, Iterable
 from concurrent.futures import ThreadPoolExecutor
+from time import perf_counter
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from holtmq.broker.broker import Broker
@@ -19,6 +21,7 @@ from holtmq.errors import StoreBusyError, StoreError, StoreFullError, StoreReadO
 from holtmq.server.back_pressure import BackPressure
 from holtmq.server.disk_space import DiskSpace
 from holtmq.server.turns import Turns
+from holtmq.steps import Steps, complete
 from holtmq.store.sqlite.batch_journal import SqliteJournal
 
 if TYPE_CHECKING:
@@ -28,6 +31,8 @@ T = TypeVar("T")
 log = logging.getLogger(__name__)
 
 RETRY_S = 1.0
+SLICE_S = 0.005
+"""Time for which a batch is written before the event loop serves clients again."""
 SHORT_RETRY_S = 0.01
 """Pause before a retry for which the thread or the event loop was not ready."""
 LOCK_WAIT_S = 1.0
@@ -50,6 +55,8 @@ class Commits:
         self._disk = ThreadPoolExecutor(1, "holtmq-disk")
         self._job: asyncio.Future[Any] | None = None
         """What the thread does at the moment."""
+        self._steps: Steps[None] | None = None
+        """What is left to write of a batch before the thread commits it."""
         self._retry: asyncio.TimerHandle | None = None
         """Set while commits fail."""
         self._can_relieve = True
@@ -85,7 +92,7 @@ class Commits:
 
     def start(self) -> None:
         """Commit what the journal has collected, unless the thread is busy. While commits fail, write only what helps."""
-        if self._job is not None or self._is_finishing:
+        if self._job is not None or self._steps is not None or self._is_finishing:
             return
         if self._other_work and self._retry is None and not self._journal.is_begun:
             self._other_work.pop()()
@@ -124,16 +131,30 @@ class Commits:
             self._write()
 
     def _write(self) -> None:
-        """Write a batch, which is quick, and let the thread wait for the disk."""
+        """Write a batch, and let the thread wait for the disk."""
         with self._errors.contain("ending a batch", "all clients"):
             self._broker.sealed()
         self._journal.gather()
+        self._write_some(self._journal.write())
+
+    def _write_some(self, steps: Steps[None]) -> None:
+        """Write the batch for the length of a slice. Commit it when all of it is written."""
+        deadline = perf_counter() + SLICE_S
         try:
-            self._journal.write()
+            for _ in steps:
+                if perf_counter() > deadline:
+                    self._steps = steps
+                    self._loop.call_soon(self._continue)
+                    return
         except StoreError as error:
             self.failed(error)
             return
         self._in_thread(self._journal.commit, self._committed)
+
+    def _continue(self) -> None:
+        steps, self._steps = self._steps, None
+        assert steps is not None
+        self._write_some(steps)
 
     def _in_thread(self, work: Callable[[], T], then: Callable[[T], None]) -> None:
         """Let the thread do some work, and continue on the event loop."""
@@ -177,8 +198,9 @@ class Commits:
         self._is_finishing = True
         if self._retry is not None:
             self._retry.cancel()
-        while self._job is not None:
-            await asyncio.wait([self._job])
+        while self._job is not None or self._steps is not None:
+            if self._job is not None:
+                await asyncio.wait([self._job])
             await asyncio.sleep(0)
         try:
             if self._has_work:
@@ -202,7 +224,7 @@ class Commits:
     def _write_at_once(self) -> None:
         if not (self._journal.is_begun or self._journal.begin(FINISH_S)):
             raise StoreBusyError(f"another process has locked the file for more than {FINISH_S:g} s")
-        self._journal.write()
+        complete(self._journal.write())
         self._journal.commit()
 
     def _committed(self, batch: int) -> None:
@@ -245,7 +267,7 @@ class Commits:
     def _try_again(self) -> None:
         """Commit, after writing what may make room for it."""
         self._can_relieve = True
-        if self._job is not None or self._turns.is_open:
+        if self._job is not None or self._steps is not None or self._turns.is_open:
             self._retry = self._loop.call_later(SHORT_RETRY_S, self._try_again)
             return
         self._retry = None

@@ -13,6 +13,9 @@ Alone: TypeAlias = tuple[StorableMessage, int, int, int | None]
 Shared: TypeAlias = tuple[StorableMessage, dict[int, tuple[int, int | None]]]
 """A message with a row for each of its queues, with priority and expiry there."""
 
+STEP_BYTES = 1024 * 1024
+"""Bytes of message bodies that are written in one step."""
+
 
 @dataclass(slots=True)
 class Removals:
@@ -74,6 +77,11 @@ class Batch:
             f"{len(self.alone) + len(self.shared)} messages, {len(removals)} acknowledgements and {others} other changes, "
             "none of which was confirmed"
         )
+
+    def rows_at_once(self, most: int) -> int:
+        """Return the number of messages to write in one step: few, if they are large."""
+        number = len(self.alone) + len(self.shared)
+        return max(1, min(most, STEP_BYTES * number // max(1, self.size)))
 
     @property
     def has_relief(self) -> bool:

@@ -1,8 +1,8 @@
 """The broker's journal in a SQLite file: group commit without a timer.
 
-There are three steps, and only the last one waits for the disk. Changes are collected (`add`, `remove`, …) while the
-previous batch is being committed; `write` puts them into one transaction; `commit` ends it, usually in another thread. A
-message that is removed before it is written is never written.
+There are three stages, and only the last one waits for the disk. Changes are collected (`add`, `remove`, …) while the
+previous batch is being committed; `write` puts them into one transaction, in small steps; `commit` ends it, usually in
+another thread. A message that is removed before it is written is never written.
 
 A batch that fails, for example because the disk is full, is written again by the next `write`, together with what was
 collected since. Before that, `relieve` writes what makes room: removals that nothing else in the batch depends on.
@@ -12,18 +12,19 @@ from __future__ import annotations
 
 import json
 import sqlite3
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Generator, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from functools import partial
 from zlib import crc32
 
 from holtmq.accounts import Permission, TopicPermission, User
 from holtmq.errors import StoreBusyError, StoreError
+from holtmq.steps import Steps, complete
 from holtmq.store.checksum import checksum, origin_checksum
 from holtmq.store.journal_port import StorableMessage
 from holtmq.store.records import ALONE, ID_CLOCK_BITS, SHARED, Recovered, StoredRow
 from holtmq.store.sqlite.account_store import SqliteAccounts
-from holtmq.store.sqlite.batch import Batch, Removals
+from holtmq.store.sqlite.batch import Batch, Removals, Shared
 from holtmq.store.sqlite.damage import lenient_text, report, set_aside
 from holtmq.store.sqlite.database import SqliteDatabase
 from holtmq.store.sqlite.declarations import SqliteDeclarations
@@ -63,10 +64,21 @@ LEFT JOIN messages ON messages.id = message_id LEFT JOIN routing_keys ON routing
 WHERE state = 5 AND deliveries.due_at > ? AND deliveries.due_at <= ?
 """
 )
+FREED = 50
+"""Number of messages of a purged or deleted queue that are removed in one step. SQLite visits every page of a body."""
+FORGET = f"""
+DELETE FROM deliveries WHERE queue_id = ?1 AND message_id IN (
+    SELECT message_id FROM deliveries WHERE queue_id = ?1 AND {{condition}} LIMIT {FREED}
+)
+RETURNING message_id
+"""
 FORGET_QUEUE = tuple(
-    f"DELETE FROM deliveries WHERE queue_id = ? AND {condition} RETURNING message_id"
+    FORGET.format(condition=condition)
     for condition in ("state = 0", "due_at IS NOT NULL", "settled_at IS NOT NULL")  # each has its index
 )
+PURGE = FORGET.format(condition="state = 0 AND message_id NOT IN (SELECT value FROM json_each(?2))")
+ROWS = 500
+"""Number of rows that are written in one step."""
 MEASURE = """
 SELECT coalesce(sum(length(body)), 0) FROM deliveries INDEXED BY ready JOIN messages ON messages.id = message_id
 WHERE deliveries.queue_id = ? AND state = 0 AND deliveries.priority = ? AND message_id > ? AND message_id <= ?
@@ -80,10 +92,6 @@ LAST_ID = AHEAD + "DESC LIMIT 1"
 MARK = """
 INSERT INTO delivery_marks VALUES (?1, ?2, ?3)
 ON CONFLICT (queue_id, priority) DO UPDATE SET up_to = max(up_to, ?3)
-"""
-PURGE = """
-DELETE FROM deliveries WHERE queue_id = ? AND state = 0 AND message_id NOT IN (SELECT value FROM json_each(?))
-RETURNING message_id
 """
 RELIEF_MESSAGES = 1000
 """Removals in one transaction of `relieve`: few enough to fit into the pages that the WAL has anyway."""
@@ -284,12 +292,15 @@ class SqliteJournal:
         else:
             self._writing.absorb(collected)
 
-    def write(self) -> None:
-        """Write the gathered batch into the transaction."""
+    def write(self) -> Steps[None]:
+        """Write the gathered batch into the transaction.
+
+        No step takes more than a few milliseconds. Between two of them, changes are collected for the next batch.
+        """
         assert self._is_begun
         assert self._writing is not None
         with self._giving_up_on_error():
-            self._write(self._database.connection, self._writing)
+            yield from self._write(self._database.connection, self._writing)
 
     def commit(self) -> int:
         """Commit the transaction, wait for the disk, and return the number of the batch."""
@@ -314,8 +325,8 @@ class SqliteJournal:
             with self._giving_up_on_error():
                 connection = self._database.connection
                 self._write_marks(connection, batch.delivered)
-                self._write_removals(connection, some)
-                self._write_purges(batch.relief_purges, batch.relief_forgotten)
+                complete(self._write_removals(connection, some))
+                complete(self._write_purges(batch.relief_purges, batch.relief_forgotten))
             self._commit()
             batch.delivered.clear()
             del batch.removed.alone[: len(some.alone)], batch.removed.shared[: len(some.shared)]
@@ -337,79 +348,91 @@ class SqliteJournal:
 
     @contextmanager
     def _giving_up_on_error(self) -> Iterator[None]:
-        """Roll back the transaction if the block raises. The batch is kept."""
+        """Roll back the transaction if the block raises, or if nobody wants its other steps. The batch is kept."""
         try:
             yield
-        except Exception as error:
+        except BaseException as error:
             self._is_begun = False
             with suppress(sqlite3.Error):  # SQLite has rolled back by itself, or will when the next transaction starts
                 self._database.roll_back()
             if isinstance(error, sqlite3.Error):
                 raise translated(error, self._database.path) from error
+            if not isinstance(error, Exception):
+                raise
             # A value that SQLite cannot store is a defect. The batch is kept all the same.
             raise StoreError(f"{self._database.path}: cannot write {error!r}") from error
 
-    def _write(self, connection: sqlite3.Connection, batch: Batch) -> None:
-        intern, many = self._keys.intern, connection.executemany
+    def _write(self, connection: sqlite3.Connection, batch: Batch) -> Steps[None]:
         for change in batch.changes:
-            change()
-        self._write_purges(batch.purges, batch.forgotten)
-        # A plain message has fewer values to bind, and its checksum is computed without a call. This and the runs below
-        # dominate a persistent load (benchmarks/broker.py).
-        plain = [
-            (
-                message.id,
-                queue_id,
-                exchange := (origin := message.origin).exchange,
-                intern(key := origin.routing_key),
-                raw := message.properties.raw,
-                body := message.body,
-                crc32(body, crc32(raw, origin_checksum(exchange, key))),
-            )
-            for message, queue_id, priority, expires_at in batch.alone.values()
-            if not priority and expires_at is None
-        ]
-        many(ADD_PLAIN_MESSAGE, plain)
-        if len(plain) < len(batch.alone):
-            many(ADD_MESSAGE, [self._row(*entry) for entry in batch.alone.values() if entry[2] or entry[3] is not None])
+            more = change()
+            if isinstance(more, Generator):
+                yield from more
+            yield
+        yield from self._write_purges(batch.purges, batch.forgotten)
+        yield from self._write_alone(connection, batch)
         if batch.shared:
-            self._write_shared(connection, batch)
+            yield from self._write_shared(connection, batch)
         if batch.returned:
-            self._write_returned(connection, batch)
+            yield from self._write_returned(connection, batch)
         if batch.tied:
-            self._write_removals(connection, batch.tied)
-        self._write_removals(connection, batch.removed)
+            yield from self._write_removals(connection, batch.tied)
+        yield from self._write_removals(connection, batch.removed)
         if batch.delivered:
             self._write_marks(connection, batch.delivered)
 
-    def _write_purges(self, purges: Sequence[tuple[int, Collection[int]]], forgotten: Sequence[int]) -> None:
+    def _write_alone(self, connection: sqlite3.Connection, batch: Batch) -> Steps[None]:
+        # A plain message has fewer values to bind, and its checksum is computed without a call. This and the runs of
+        # `_write_removals` dominate a persistent load (benchmarks/broker.py).
+        intern, many = self._keys.intern, connection.executemany
+        entries, size = list(batch.alone.values()), batch.rows_at_once(ROWS)
+        for start in range(0, len(entries), size):
+            some = entries[start : start + size]
+            plain = [
+                (
+                    message.id,
+                    queue_id,
+                    exchange := (origin := message.origin).exchange,
+                    intern(key := origin.routing_key),
+                    raw := message.properties.raw,
+                    body := message.body,
+                    crc32(body, crc32(raw, origin_checksum(exchange, key))),
+                )
+                for message, queue_id, priority, expires_at in some
+                if not priority and expires_at is None
+            ]
+            many(ADD_PLAIN_MESSAGE, plain)
+            if len(plain) < len(some):
+                many(ADD_MESSAGE, [self._row(*entry) for entry in some if entry[2] or entry[3] is not None])
+            yield
+
+    def _write_purges(self, purges: Sequence[tuple[int, Collection[int]]], forgotten: Sequence[int]) -> Steps[None]:
         for queue_id, but in purges:
-            self._remove(PURGE, queue_id, json.dumps(list(but)))
+            yield from self._remove(PURGE, queue_id, json.dumps(list(but)))
         for queue_id in forgotten:
             for statement in FORGET_QUEUE:
-                self._remove(statement, queue_id)
+                yield from self._remove(statement, queue_id)
 
-    def _remove(self, statement: str, *parameters: object) -> None:
+    def _remove(self, statement: str, *parameters: object) -> Steps[None]:
         connection = self._database.connection
-        removed = connection.execute(statement, parameters).fetchall()
-        connection.executemany(FREE_MESSAGE, [(message_id, message_id) for (message_id,) in removed])
+        while removed := connection.execute(statement, parameters).fetchall():
+            connection.executemany(FREE_MESSAGE, [(message_id, message_id) for (message_id,) in removed])
+            yield
 
-    def _write_removals(self, connection: sqlite3.Connection, removals: Removals) -> None:
-        many = connection.executemany
+    def _write_removals(self, connection: sqlite3.Connection, removals: Removals) -> Steps[None]:
         if removals.alone:
-            many("DELETE FROM messages WHERE id BETWEEN ? AND ?", runs(removals.alone))
+            yield from _many(connection, "DELETE FROM messages WHERE id BETWEEN ? AND ?", runs(removals.alone), FREED)
         if removals.shared:
-            many("DELETE FROM deliveries WHERE message_id = ? AND queue_id = ?", removals.shared)
-            many(FREE_MESSAGE, [(message_id, message_id) for message_id, _ in removals.shared])
+            yield from _many(connection, "DELETE FROM deliveries WHERE message_id = ? AND queue_id = ?", removals.shared)
+            yield from _many(connection, FREE_MESSAGE, [(message_id, message_id) for message_id, _ in removals.shared])
 
     def _write_marks(self, connection: sqlite3.Connection, marks: Mapping[tuple[int, int], int]) -> None:
         connection.executemany(MARK, [(*place, up_to) for place, up_to in marks.items()])
 
-    def _write_returned(self, connection: sqlite3.Connection, batch: Batch) -> None:
+    def _write_returned(self, connection: sqlite3.Connection, batch: Batch) -> Steps[None]:
         alone = [(count, message_id) for (message_id, _), (count, is_alone) in batch.returned.items() if is_alone]
-        connection.executemany("UPDATE messages SET attempts = ? WHERE id = ?", alone)
+        yield from _many(connection, "UPDATE messages SET attempts = ? WHERE id = ?", alone)
         shared = [(count, *place) for place, (count, is_alone) in batch.returned.items() if not is_alone]
-        connection.executemany("UPDATE deliveries SET attempts = ? WHERE message_id = ? AND queue_id = ?", shared)
+        yield from _many(connection, "UPDATE deliveries SET attempts = ? WHERE message_id = ? AND queue_id = ?", shared)
 
     def _row(self, message: StorableMessage, queue_id: int, priority: int, expires_at: int | None) -> tuple[object, ...]:
         key_id = self._keys.intern(message.origin.routing_key)
@@ -418,10 +441,16 @@ class SqliteJournal:
             message.properties.raw, message.body, None, _checksum(message),
         )  # fmt: skip
 
-    def _write_shared(self, connection: sqlite3.Connection, batch: Batch) -> None:
+    def _write_shared(self, connection: sqlite3.Connection, batch: Batch) -> Steps[None]:
+        entries, size = list(batch.shared.values()), batch.rows_at_once(ROWS)
+        for start in range(0, len(entries), size):
+            self._write_some_shared(connection, entries[start : start + size])
+            yield
+
+    def _write_some_shared(self, connection: sqlite3.Connection, entries: Sequence[Shared]) -> None:
         intern = self._keys.intern
         messages, deliveries = [], []
-        for message, queues in batch.shared.values():
+        for message, queues in entries:
             key_id = intern(message.origin.routing_key)
             is_transient = not message.properties.is_persistent or all(queue_id < 0 for queue_id in queues)
             messages.append((
@@ -524,12 +553,18 @@ def _checksum(message: StorableMessage) -> int:
     return checksum(message.origin.exchange, message.origin.routing_key, message.properties.raw, message.body)
 
 
+def _many(connection: sqlite3.Connection, statement: str, rows: Sequence[tuple[object, ...]], size: int = ROWS) -> Steps[None]:
+    for start in range(0, len(rows), size):
+        connection.executemany(statement, rows[start : start + size])
+        yield
+
+
 def runs(numbers: list[int]) -> list[tuple[int, int]]:
-    """Return numbers as ranges (first, last). Acknowledgements in a batch mostly form long runs."""
+    """Return numbers as ranges (first, last) of at most `FREED`. Acknowledgements in a batch mostly form long runs."""
     found: list[tuple[int, int]] = []
     first = last = -1
     for number in sorted(numbers):
-        if number != last + 1:
+        if number != last + 1 or number == first + FREED:
             if first >= 0:
                 found.append((first, last))
             first = number

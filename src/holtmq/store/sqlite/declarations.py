@@ -9,12 +9,15 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 from holtmq.errors import HoltmqError, NotAStoreError, StoreError
+from holtmq.steps import Steps
 from holtmq.store.sqlite.database import SqliteDatabase
 from holtmq.table import FieldValue, Table
 from holtmq.table_json import table_from_json, table_to_json
 from holtmq.topology import DEFAULT_VHOST, Binding, Exchange, Parameter, Policy, Queue, Removal, Topology
 
 T = TypeVar("T")
+ROWS = 500
+"""Number of bindings that are removed in one step."""
 
 
 class SqliteDeclarations:
@@ -93,7 +96,7 @@ class SqliteDeclarations:
             *_identity(binding), binding.created_at.isoformat() if binding.created_at else None, to_text(binding.metadata),
         )  # fmt: skip
 
-    def remove(self, removal: Removal) -> None:
+    def remove(self, removal: Removal) -> Steps[None]:
         """Remove the parts of a topology that a change removed. The caller removes the messages of a queue before.
 
         The bindings of an exchange are removed with it: the caller need not list them.
@@ -104,11 +107,22 @@ class SqliteDeclarations:
                 "= (?, ?, ?, ?, ?, ?)",
                 *_identity(binding),
             )
+            yield
         for exchange in removal.exchanges:
-            self._change("DELETE FROM bindings WHERE vhost = ? AND source = ?", exchange.vhost, exchange.name)
+            while self._remove_bindings(exchange):
+                yield
             self._change("DELETE FROM exchanges WHERE vhost = ? AND name = ?", exchange.vhost, exchange.name)
         for queue in removal.queues:
             self._change("DELETE FROM queues WHERE vhost = ? AND name = ?", queue.vhost, queue.name)
+
+    def _remove_bindings(self, exchange: Exchange) -> bool:
+        """Remove some bindings of an exchange. Return whether it had any."""
+        with self._database.transaction() as connection:
+            cursor = connection.execute(
+                "DELETE FROM bindings WHERE id IN (SELECT id FROM bindings WHERE vhost = ? AND source = ? LIMIT ?)",
+                (exchange.vhost, exchange.name, ROWS),
+            )
+        return cursor.rowcount > 0
 
     def set_policy(self, policy: Policy) -> None:
         self._change(
