@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import json
+from concurrent.futures import ThreadPoolExecutor
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from tests.management.conftest import running_node
+from holtmq.management import slices
+from tests.management.conftest import Node, running_node
 from tests.management.http import Http, assert_answer
 
 
@@ -95,3 +98,29 @@ def test_an_import_with_an_error_changes_nothing(http: Http, part: dict[str, Any
     answer = http.post("/api/definitions", {"vhosts": [{"name": "new"}], **part})
     assert answer.status == 400, answer
     assert http.get("/api/definitions") == before
+
+
+def test_clients_are_served_during_an_import_and_two_imports_do_not_interleave(
+    node: Node, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(slices, "SLICE_S", 0.0)
+    names = [f"q{number}" for number in range(100)]
+    queues = [{"name": name, "vhost": "/"} for name in names]
+    documents = [
+        {"queues": queues, "bindings": [{"source": exchange, "vhost": "/", "destination": name} for name in names]}
+        for exchange in ("amq.direct", "amq.fanout")
+    ]
+    with ThreadPoolExecutor(2) as pool, node.connect() as amqp:
+        channel, trips = amqp.channel(), 0
+        channel.declare("probed")
+        imports = [pool.submit(node.http.post, "/api/definitions", document) for document in documents]
+        while not all(each.done() for each in imports):
+            assert channel.get("probed") is None
+            trips += 1
+        assert [each.result().status for each in imports] == [204, 204]
+    assert trips > 10
+    bound = node.http.get("/api/bindings/%2F?default_exchange=false")
+    sources = [binding["source"] for binding in bound]
+    assert len(sources) == 200
+    created = sorted((binding["created_at"], binding["source"]) for binding in bound)
+    assert len([1 for one, other in pairwise(created) if one[1] != other[1]]) == 1

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import asyncio
 from typing import Any
 
 import pytest
 
+from holtmq.management.listing import Items, Listing
 from tests.management.conftest import Node
 from tests.management.http import Http, assert_answer
 
@@ -49,3 +51,18 @@ def test_lists_are_filtered_sorted_paginated_and_trimmed(node: Node) -> None:
 def test_a_filter_with_exponential_backtracking_takes_linear_time(http: Http) -> None:
     http.put(f"/api/queues/%2F/{'a' * 60}!")
     assert http.get("/api/queues?page=1&use_regex=true&name=(a%2B)%2B%24")["items"] == []
+
+
+def test_only_the_objects_of_the_page_are_shown() -> None:
+    shown: list[int] = []
+
+    def view(number: int) -> dict[str, Any]:
+        shown.append(number)
+        return {"name": str(number)}
+
+    items = Items(range(1000), view, lambda number: (str(number),), keys={"size": lambda number: -number})
+    page = asyncio.run(Listing.of({"page": "2", "page_size": "3", "sort": "size", "name": "9"}).present(items))
+    assert isinstance(page, dict)
+    assert [item["name"] for item in page["items"]] == ["996", "995", "994"]
+    assert (page["total_count"], page["filtered_count"], page["page_count"]) == (1000, 271, 91)
+    assert shown == [996, 995, 994]

@@ -1,0 +1,103 @@
+"""Long changes of the broker: what is done at once, and what is done in steps."""
+
+from __future__ import annotations
+
+import pytest
+
+from holtmq.broker.definitions_import import import_definitions
+from holtmq.errors import DefinitionsError, NotAllowedError, NotFoundError
+from holtmq.steps import complete
+from holtmq.topology import Binding, Exchange, Policy, Queue, Topology
+from tests.broker.conftest import Bench
+
+LIMIT = Policy("short", "^q", {"max-length": 2})
+
+
+def test_a_policy_counts_for_new_queues_at_once_and_for_others_step_by_step(bench: Bench) -> None:
+    client, queues = bench.client(), bench.broker.vhosts["/"].queues
+    client.declare("q1")
+    client.declare("q2")
+    steps = bench.broker.set_policy(LIMIT)
+    client.declare("q3")
+    next(steps)
+    assert [queues[name].rules.max_length for name in ("q1", "q2", "q3")] == [2, None, 2]
+    complete(steps)
+    assert queues["q2"].rules.max_length == 2
+
+
+def test_of_two_policies_set_at_the_same_time_the_later_one_applies(bench: Bench) -> None:
+    client, queues = bench.client(), bench.broker.vhosts["/"].queues
+    client.declare("q1")
+    client.declare("q2")
+    first = bench.broker.set_policy(LIMIT)
+    next(first)
+    complete(bench.broker.set_policy(Policy("short", "^q", {"max-length": 5})))
+    complete(first)
+    assert {queue.rules.max_length for queue in queues.values()} == {5}
+
+
+def test_a_queue_deleted_between_two_steps_is_left_out(bench: Bench) -> None:
+    client = bench.client()
+    client.declare("q1")
+    client.declare("q2")
+    steps = bench.broker.set_policy(LIMIT)
+    next(steps)
+    client.channel.declarer.delete_queue("q2", if_unused=False, if_empty=False)
+    complete(steps)
+    assert list(bench.broker.vhosts["/"].queues) == ["q1"]
+
+
+def test_a_deleted_vhost_is_gone_at_once_and_its_name_is_free_when_it_is_empty(bench: Bench) -> None:
+    broker = bench.broker
+    vhost = broker.add_vhost("v")
+    for name in ("q1", "q2"):
+        vhost.declare_queue(Queue(name, vhost="v"))
+    vhost.declare_exchange(Exchange("x", vhost="v"))
+    vhost.bind(Binding("x", "q1", vhost="v"))
+    steps = broker.remove_vhost("v")
+    with pytest.raises(NotFoundError):
+        broker.vhost("v")
+    next(steps)
+    with pytest.raises(NotAllowedError, match="'v' is being deleted"):
+        broker.add_vhost("v")
+    with pytest.raises(DefinitionsError, match="'v' is being deleted"):
+        complete(import_definitions(broker, Topology(queues=(Queue("q", vhost="v"),))))
+    complete(steps)
+    assert not vhost.queues
+    assert not broker.add_vhost("v").queues
+    bench.to_disk()
+
+
+def test_an_import_overtaken_by_a_conflicting_declaration_says_so(bench: Bench) -> None:
+    client = bench.client()
+    topology = Topology(queues=(Queue("a"), Queue("b", durable=True)))
+    steps = import_definitions(bench.broker, topology)
+    while "a" not in bench.broker.vhosts["/"].queues:
+        next(steps)
+    client.declare("b", durable=False)
+    with pytest.raises(DefinitionsError, match="the broker was changed during the import"):
+        complete(steps)
+
+
+def test_an_import_yields_after_every_object_and_applies_all_policies_once(bench: Bench) -> None:
+    names = [f"q{number}" for number in range(20)]
+    policies = tuple(Policy(f"p{number}", "^q", {"max-length": number}, priority=number) for number in range(5))
+    topology = Topology(queues=tuple(map(Queue, names)), policies=policies)
+    complete(import_definitions(bench.broker, topology))
+    count = sum(1 for _ in import_definitions(bench.broker, topology))
+    assert 5 * len(names) <= count < 10 * len(names)
+    assert {queue.rules.max_length for queue in bench.broker.vhosts["/"].queues.values()} == {4}
+
+
+def test_the_policy_of_a_queue_follows_every_change(bench: Bench) -> None:
+    """The name of a queue is matched once; the result must not outlive the policies or the queue."""
+    registry, client = bench.broker.vhosts["/"].router.registry, bench.client()
+    assert registry.queue_policy("q") is None
+    complete(bench.broker.set_policy(LIMIT))
+    client.declare("q")
+    assert registry.queue_policy("q") == LIMIT
+    complete(bench.broker.remove_policy("/", "short"))
+    assert registry.queue_policy("q") is None
+    client.channel.declarer.delete_queue("q", if_unused=False, if_empty=False)
+    complete(bench.broker.set_policy(LIMIT))
+    assert registry.queue_policy("q") == LIMIT
