@@ -101,3 +101,19 @@ def test_the_policy_of_a_queue_follows_every_change(bench: Bench) -> None:
     client.channel.declarer.delete_queue("q", if_unused=False, if_empty=False)
     complete(bench.broker.set_policy(LIMIT))
     assert registry.queue_policy("q") == LIMIT
+
+
+def test_a_policy_that_leaves_many_messages_to_drop_takes_several_turns(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("holtmq.broker.queue.DROPPED_AT_ONCE", 10)
+    client = bench.client()
+    client.declare("q")
+    for _ in range(35):
+        client.publish("", "q")
+    complete(bench.broker.set_policy(LIMIT))
+    counts = [bench.count("q")]
+    while counts[-1] > 2:
+        bench.turn(wait_ms=2)
+        counts.append(bench.count("q"))
+    assert counts[0] == 25
+    assert counts[-1] == 2
+    assert len(counts) > 2

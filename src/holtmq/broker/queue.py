@@ -43,8 +43,8 @@ CHUNK_BYTES = 1024 * 1024
 """Messages handed to consumers at once, before the queue checks again whether they keep up."""
 SHORT_CHUNK_BYTES = 64 * 1024
 """Bytes read from the file at once during a memory alarm."""
-EXPIRED_AT_ONCE = 1000
-"""Expired messages removed in one turn. The rest follows in the next turns."""
+DROPPED_AT_ONCE = 1000
+"""Messages removed in one turn because they have expired or are too many. The rest follows in the next turns."""
 READ_AGAIN_MS = 1000
 """Pause after the file could not be read."""
 
@@ -309,7 +309,7 @@ class MessageQueue:
 
     def _take_from(self, lane: Lane, limit: int, taken: list[QueuedMessage], *, is_delivery: bool) -> bool:
         """Take messages from one lane. Return whether it stops before the limit although the lane has more in memory."""
-        checks, room = EXPIRED_AT_ONCE, CHUNK_BYTES - sum([message.size for message in taken])
+        checks, room = DROPPED_AT_ONCE, CHUNK_BYTES - sum([message.size for message in taken])
         while len(taken) < limit and room > 0 and (lane.returned or lane.ready or (not taken and self._fill(lane))):
             free = limit - len(taken)
             if is_delivery and self._newest_stored > lane.marked:
@@ -608,7 +608,7 @@ class MessageQueue:
             self._watch_use()
 
     def _drop_expired(self) -> None:
-        now, checks = self._host.now_ms, EXPIRED_AT_ONCE
+        now, checks = self._host.now_ms, DROPPED_AT_ONCE
         for lane in self._lanes:
             while lane.first() is not None or self._fill(lane):
                 first = lane.first()
@@ -717,15 +717,16 @@ class MessageQueue:
         return is_too_long(self.rules, self.message_count, self.message_bytes)
 
     def _drop_excess(self) -> None:
-        """Drop messages from the head until the queue is within its limits."""
+        """Drop messages from the head until the queue is within its limits. If a policy leaves many, it takes several turns."""
         if self._is_too_long():
             self._drop_expired()
-        while self._is_too_long():
-            messages = self.take(1)
+        for _ in range(DROPPED_AT_ONCE):
+            messages = self.take(1) if self._is_too_long() else ()
             if not messages:
-                break
+                return
             self._die(messages[0], "maxlen")
             self.dropped += 1
+        self._set_timer(self._host.now_ms)
 
     def _die(self, message: QueuedMessage, reason: DeathReason) -> None:
         """Remove a message that has left its lane, and dead-letter it if the queue has a dead-letter exchange.
