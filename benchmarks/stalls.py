@@ -36,6 +36,8 @@ from holtmq.wire.frames import method_frame
 
 PROBED = "probed"
 PAUSE_S = 0.001
+SETTLED_S = 0.05
+"""Time for the broker to tick once more."""
 IDLE_S = 10.0
 MANY = 10_000
 """Messages of the operations on messages."""
@@ -149,6 +151,7 @@ def measured(probe: Probe, name: str) -> Iterator[None]:
     yield
     elapsed_s = time.perf_counter() - started
     trips = sorted(probe.stop())
+    time.sleep(SETTLED_S)
     middle_ms, longest_ms, turn_ms = (seconds * 1000 for seconds in (trips[len(trips) // 2], trips[-1], probe.turn.seconds))
     print(f"| {name} | {elapsed_s:.2f} s | {middle_ms:.1f} ms | {longest_ms:.0f} ms | {turn_ms:.0f} ms |", flush=True)
 

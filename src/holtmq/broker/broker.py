@@ -122,9 +122,9 @@ class Broker:
         return self._empty_vhost(vhost)
 
     def _empty_vhost(self, vhost: VirtualHost) -> Steps[None]:
-        for queue in list(vhost.queues.values()):
-            if not queue.is_deleted:
-                vhost.delete_queue(queue)
+        for queue in list(vhost.queues):  # by name, so that each is freed in its step
+            if queue in vhost.queues:
+                vhost.delete_queue(vhost.queues[queue])
             yield
         for exchange in list(vhost.router.registry.exchanges):
             if exchange not in PREDECLARED:
