@@ -33,6 +33,7 @@ bench: $(READY)  ## measure against peers; numbers and plots go to benchmarks/
 	$(BIN)/python -m benchmarks.broker
 	$(BIN)/python -m benchmarks.tuning
 	$(BIN)/python -m benchmarks.management
+	$(BIN)/python -m benchmarks.stalls
 	$(BIN)/python -m benchmarks.pipeline
 
 TIME ?= 120

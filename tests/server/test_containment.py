@@ -27,7 +27,7 @@ PARTS = ("broker", "server", "protocol", "queueing", "routing", "wire")
 UNGUARDED = {
     "InternalErrors.contain", "InternalErrors.report",
     "Turns.begin", "Turns._end", "Turns._set_timer", "Turns._on_timer", "Client.connection_lost", "Server.dismiss",
-    "Commits._committed", "Housekeeping._keep_house", "Server._make_client",
+    "Commits._committed", "Commits._continue", "Housekeeping._keep_house", "Server._make_client",
 }  # fmt: skip
 """What contains errors, or is called by the event loop itself: nothing stands between them and the loop."""
 

@@ -133,6 +133,15 @@ def test_a_batch_that_fails_in_the_middle_is_written_again(
     assert (count(path, "queues"), count(path, "messages")) == (1, 2 * ROWS - 1)
 
 
+def test_a_batch_whose_steps_are_dropped_is_written_again(journal: SqliteJournal, path: Path) -> None:
+    add(journal, journal.add_queue(Queue("q")), range(1, 2 * ROWS), is_paged=False)
+    steps = journal.write()
+    next(steps)
+    steps.close()
+    commit(journal)
+    assert (count(path, "queues"), count(path, "messages")) == (1, 2 * ROWS - 1)
+
+
 def test_runs_are_cut_into_steps() -> None:
     numbers = [*range(10, 10 + 2 * FREED + 3), 900_000]
     found = runs(numbers)
