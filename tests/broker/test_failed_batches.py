@@ -9,6 +9,7 @@ import pytest
 
 from holtmq.broker import memory as memory_module
 from holtmq.errors import StoreFullError
+from holtmq.steps import complete
 from tests.broker.conftest import Bench, Client
 
 BIG = bytes(100_000)

@@ -10,8 +10,8 @@ import pytest
 
 from holtmq.broker.queued_message import Origin, QueuedMessage
 from holtmq.errors import StoreError
-from holtmq.steps import complete
-from holtmq.store.sqlite import batch_journal
+from holtmq.steps import Steps, complete
+from holtmq.store.sqlite import batch, batch_journal
 from holtmq.store.sqlite.batch_journal import FREED, ROWS, SqliteJournal, runs
 from holtmq.store.sqlite.database import SqliteDatabase
 from holtmq.topology import Binding, Exchange, Queue, Removal
@@ -40,8 +40,14 @@ def add(journal: SqliteJournal, queue_id: int, ids: range, *, is_paged: bool, bo
         journal.add(message, queue_id, 0, None, is_paged=is_paged)
 
 
+def write(journal: SqliteJournal) -> Steps[None]:
+    journal.gather()
+    assert journal.begin()
+    return journal.write()
+
+
 def commit(journal: SqliteJournal) -> None:
-    complete(journal.write())
+    complete(write(journal))
     journal.commit()
 
 
@@ -63,9 +69,9 @@ def test_a_queue_is_emptied_in_steps_and_as_a_whole(journal: SqliteJournal, path
         journal.forget_queue(queue_id)
     else:
         journal.purge(queue_id, {5})
-    steps = journal.write()
+    steps = write(journal)
     seen = [count(path, "messages") for _ in steps]
-    assert len(seen) > COUNT // FREED
+    assert len(seen) >= COUNT // FREED
     assert set(seen) == {COUNT}
     journal.commit()
     assert count(path, "messages") == count(path, "deliveries") == (0 if is_deleted else 1)
@@ -82,7 +88,7 @@ def test_the_bindings_of_an_exchange_are_removed_with_it_in_steps(
     journal.add_binding(Binding("y", "q"))
     commit(journal)
     journal.remove_parts(Removal(exchanges=[Exchange("x")]))
-    assert sum(1 for _ in journal.write()) > 3
+    assert sum(1 for _ in write(journal)) > 3
     journal.commit()
     assert (count(path, "exchanges"), count(path, "bindings")) == (1, 1)
 
@@ -91,23 +97,23 @@ def test_a_large_transaction_is_written_in_steps(journal: SqliteJournal, path: P
     queue_id = journal.add_queue(Queue("q"))
     add(journal, queue_id, range(1, 2 * ROWS + 1), is_paged=False)
     add(journal, queue_id, range(3 * ROWS, 5 * ROWS), is_paged=True)
-    assert sum(1 for _ in journal.write()) >= 4
+    assert sum(1 for _ in write(journal)) >= 4
     assert count(path, "messages") == 0
     journal.commit()
     assert count(path, "messages") == 4 * ROWS
 
 
 def test_large_bodies_are_written_a_few_at_a_time(journal: SqliteJournal, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(batch_journal, "ROW_BYTES", 100)
+    monkeypatch.setattr(batch, "STEP_BYTES", 100)
     add(journal, journal.add_queue(Queue("q")), range(1, 11), is_paged=False, body=bytes(50))
-    assert sum(1 for _ in journal.write()) >= 5
+    assert sum(1 for _ in write(journal)) >= 5
 
 
 def test_what_arrives_between_two_steps_is_in_the_next_batch(journal: SqliteJournal, path: Path) -> None:
     queue_id = journal.add_queue(Queue("q"))
     add(journal, queue_id, range(1, 11), is_paged=False)
     first = journal.batch
-    steps = journal.write()
+    steps = write(journal)
     next(steps)
     add(journal, queue_id, range(11, 21), is_paged=False)
     complete(steps)
@@ -122,7 +128,7 @@ def test_a_batch_that_fails_in_the_middle_is_written_again(
 ) -> None:
     queue_id = journal.add_queue(Queue("q"))
     add(journal, queue_id, range(1, 2 * ROWS), is_paged=False)
-    steps = journal.write()
+    steps = write(journal)
     next(steps)
     with monkeypatch.context() as patch:
         patch.setattr(batch_journal, "ADD_PLAIN_MESSAGE", "INSERT INTO nowhere VALUES (1)")
@@ -135,7 +141,7 @@ def test_a_batch_that_fails_in_the_middle_is_written_again(
 
 def test_a_batch_whose_steps_are_dropped_is_written_again(journal: SqliteJournal, path: Path) -> None:
     add(journal, journal.add_queue(Queue("q")), range(1, 2 * ROWS), is_paged=False)
-    steps = journal.write()
+    steps = write(journal)
     next(steps)
     steps.close()
     commit(journal)
