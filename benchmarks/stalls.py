@@ -43,6 +43,8 @@ MANY = 10_000
 """Messages of the operations on messages."""
 BIG_BYTES = 500 * 1024 * 1024
 BIG_BODY = 64 * 1024
+MEMORY_BYTES = 2 * 1024**3
+"""Memory limit of the broker. Half of it is for the topology."""
 OWN = 3_000
 """Queues of the clients whose queues are deleted with the connection."""
 PERSISTENT = encode_properties({"delivery_mode": 2})
@@ -182,7 +184,9 @@ def main() -> None:
 @contextmanager
 def ticking_broker(data: Path, turn: Path) -> Iterator[tuple[str, str]]:
     """Run a broker. Return its addresses for AMQP and HTTP."""
-    options = ("--data", str(data), "--amqp-port", "0", "--http-port", "0", "--log-level", "error")
+    settings = data.with_suffix(".toml")
+    settings.write_text(f"memory_bytes = {MEMORY_BYTES}\n")
+    options = ("--config", str(settings), "--data", str(data), "--amqp-port", "0", "--http-port", "0", "--log-level", "error")
     command = [sys.executable, "-m", "benchmarks.ticking", str(turn), "serve", *options]
     with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as broker:
         assert broker.stdout is not None

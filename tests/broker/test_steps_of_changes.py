@@ -117,3 +117,16 @@ def test_a_policy_that_leaves_many_messages_to_drop_takes_several_turns(bench: B
     assert counts[0] == 25
     assert counts[-1] == 2
     assert len(counts) > 2
+
+
+@pytest.mark.parametrize("part", ["queues", "bindings"])
+def test_an_import_that_does_not_fit_into_memory_changes_nothing(bench: Bench, part: str) -> None:
+    broker = bench.broker
+    bench.client().declare("q", durable=True)
+    broker.memory.limit = 2 * (broker.memory.topology + 10_000)
+    queues = tuple(Queue(f"q{number}") for number in range(100))
+    bindings = tuple(Binding("amq.topic", "q", str(number)) for number in range(100))
+    with pytest.raises(DefinitionsError, match="of the memory limit"):
+        complete(import_definitions(broker, Topology(queues=queues) if part == "queues" else Topology(bindings=bindings)))
+    assert list(broker.vhosts["/"].queues) == ["q"]
+    assert not broker.vhosts["/"].router.registry.bindings()

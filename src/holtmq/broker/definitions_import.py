@@ -22,6 +22,7 @@ from holtmq.broker.definition_entries import (
     require_name,
     require_policy,
 )
+from holtmq.broker.memory import memory_of
 from holtmq.broker.queue import MessageQueue
 from holtmq.broker.vhost import VirtualHost
 from holtmq.errors import DefinitionsError, HoltmqError, InvalidValueError
@@ -58,8 +59,16 @@ def import_definitions(broker: Broker, topology: Topology) -> Steps[None]:
 
 def _rehearse(broker: Broker, topology: Topology) -> Steps[None]:
     copy = yield from _copy_of(broker, topology)
+
+    def require_bindable(vhost: VirtualHost, binding: Binding) -> None:
+        vhost.router.require_valid(binding)
+        original = broker.vhosts.get(vhost.name)
+        if original is None or binding not in original.router.registry.bindings_from(binding.source):
+            copy.memory.require_room_for_topology()
+            copy.memory.topology += memory_of((), (), (binding,))
+
     try:
-        yield from _import(copy, topology, lambda vhost, binding: vhost.router.require_valid(binding))
+        yield from _import(copy, topology, require_bindable)
     except DefinitionsError:
         raise
     except HoltmqError as error:
@@ -87,7 +96,7 @@ def _copy_of(broker: Broker, topology: Topology) -> Steps[Broker]:
             exchanges[vhost_name, name] = vhost.router.registry.exchanges[name]
         if name in vhost.queues:
             queues[vhost_name, name] = vhost.queues[name]
-    copy = Broker(NullJournal(), strict_unbind=broker.strict_unbind)
+    copy = Broker(NullJournal(), strict_unbind=broker.strict_unbind, memory_limit=broker.memory.limit)
     copy.leaving = broker.leaving
     copy.authorization.users.update(broker.authorization.users)
     for vhost in list(broker.vhosts.values()):
@@ -97,6 +106,7 @@ def _copy_of(broker: Broker, topology: Topology) -> Steps[Broker]:
         copy.vhosts[vhost_name].router.adopt_queue(queue.declared)
         copy.vhosts[vhost_name].open_queue(queue.declared, queue.id, queue.rules)
         yield
+    copy.memory.topology = broker.memory.topology
     return copy
 
 
