@@ -61,7 +61,8 @@ class Statistics:
 
     async def sample(self) -> None:
         """Sample every object once. Drop the history of objects that no longer exist."""
-        self._histories = await finish(self._sampled())
+        old, self._histories = self._histories, await finish(self._sampled())
+        await finish(_emptied(old))
         self._totals.add(now_ms(), await finish(node_numbers(self._node)))
 
     def _sampled(self) -> Steps[dict[Hashable, History]]:
@@ -105,6 +106,13 @@ class Statistics:
         """Return the current rate of a column of an object."""
         history = self._histories.get(key)
         return history.rate(column) if history is not None else 0.0
+
+
+def _emptied(histories: dict[Hashable, History]) -> Steps[None]:
+    """Free histories one by one: a deleted vhost may leave tens of thousands."""
+    while histories:
+        histories.popitem()
+        yield
 
 
 CLOCK = SteadyClock()
