@@ -188,8 +188,6 @@ class App:
         return await resources.reports.serve_report(Call(self._node, self._statistics, caller, named, {}, request.headers, b""))
 
 
-
-
 REFUSALS: tuple[tuple[tuple[type[Exception], ...], int, str], ...] = (
     ((UnauthorisedError, AccessRefusedError, NotAllowedError, LoginRefusedError), 401, "not_authorised"),
     ((NotFoundError,), 404, "not_found"),
