@@ -188,6 +188,19 @@ def test_unacknowledged_messages_of_a_backlog_are_not_kept_in_memory(bench: Benc
     assert [message.id for _, message, _ in again] == [message.id for message in held]
 
 
+def test_no_message_overtakes_one_that_no_longer_fits_into_memory(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The first message that is left to the file here has a priority, so it does not take the hot path; the next one does."""
+    monkeypatch.setattr(memory_module, "WINDOW_MESSAGES", 10)
+    client = bench.client()
+    client.declare("q", durable=True)
+    bench.turn()
+    for number in range(40):
+        priority = number % 2 or None
+        client.publish("", "q", b"%d" % number, delivery_mode=2, priority=priority)
+    bench.to_disk()
+    assert [client.get("q") for _ in range(41)] == [*(b"%d" % number for number in range(40)), None]
+
+
 def test_a_message_evicted_from_memory_is_read_again_when_it_is_requeued(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(memory_module, "WINDOW_MESSAGES", 1)
     client = bench.client()

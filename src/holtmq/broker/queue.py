@@ -229,6 +229,7 @@ class MessageQueue:
         if is_paged:
             lane.page(message)
             self._paged_bytes += message.size
+            self._is_simple = False  # no later message may overtake it in memory
         else:
             lane.ready.append(message)
             self._memory += message.size
