@@ -4,7 +4,7 @@ VENV ?= .venv
 BIN := $(VENV)/bin
 READY := $(VENV)/.ready
 
-.PHONY: demo test peers static check format bench fuzz screenshots docs coverage hooks lock clean
+.PHONY: demo test soak peers static check format bench fuzz screenshots docs coverage hooks lock clean
 
 demo: $(READY)  ## run the whole system once
 	$(BIN)/holtmq demo
@@ -12,7 +12,11 @@ demo: $(READY)  ## run the whole system once
 test: $(READY)  ## run all tests
 	$(BIN)/pytest --numprocesses 2 --dist worksteal
 
-peers:  ## install the programs that some tests need: RabbitMQ, amqp-tools, npm, Chromium
+HOURS ?= 1
+soak: $(READY)  ## run faults against the broker and the embedded queue for HOURS, or with one SEED only
+	$(BIN)/python -m tests.faults --hours $(HOURS) $(if $(SEED),--seed $(SEED))
+
+peers:  ## install the programs that some tests need: RabbitMQ, amqp-tools, npm, Chromium, gcc
 	$(PYTHON) -m tests.peers
 
 static: $(READY)  ## format, lint, types, layers
@@ -51,7 +55,7 @@ docs: $(READY)  ## build the documentation site into site/; a broken link or ref
 # compare times, those that start Spark or a browser, and those that only repeat a comparison with RabbitMQ.
 UNCOVERED := tests/spark tests/clients tests/server tests/test_readme.py tests/cli/test_pipeline.py \
 	tests/conformance/test_random.py tests/embedded/test_processes.py tests/peers \
-	tests/management/test_against_rabbitmq.py tests/management/test_pages.py
+	tests/management/test_against_rabbitmq.py tests/management/test_pages.py tests/faults
 
 coverage: $(READY)  ## measure the line coverage of src/holtmq without spark; the last line is the figure
 	rm -rf .coverage && mkdir .coverage

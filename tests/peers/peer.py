@@ -76,5 +76,6 @@ RABBITMQADMIN = Peer("rabbitmqadmin", ("rabbitmq-server",), _on_path("rabbitmqad
 AMQP_TOOLS = Peer("amqp-tools", ("amqp-tools",), _on_path("amqp-publish"))
 NPM = Peer("npm", ("nodejs", "npm"), _on_path("npm"), ("amqplib",))
 CHROMIUM = Peer("Chromium", ("chromium",), _on_path("chromium", "chromium-browser", "google-chrome"), ("browser",))
+GCC = Peer("gcc", ("gcc", "libc6-dev"), _on_path("gcc"), ("shim_library",))
 
-PEERS = (RABBITMQ, RABBITMQADMIN, AMQP_TOOLS, NPM, CHROMIUM)
+PEERS = (RABBITMQ, RABBITMQADMIN, AMQP_TOOLS, NPM, CHROMIUM, GCC)

@@ -40,7 +40,7 @@ class BrokerProcess:
         ]
         if self._open_files is not None:
             command = ["sh", "-c", f'ulimit -n {self._open_files} && exec "$@"', "sh", *command]
-        self.process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+        self.process = self.spawn(command)
         assert self.process.stdout is not None
         line = self.process.stdout.readline()
         found = re.search(r"amqp://127\.0\.0\.1:(\d+)", line)
@@ -56,6 +56,9 @@ class BrokerProcess:
         found = re.search(r"http://127\.0\.0\.1:(\d+)", self.ready_line)
         assert found is not None
         return int(found.group(1))
+
+    def spawn(self, command: list[str]) -> subprocess.Popen[str]:
+        return subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
 
     def kill(self) -> None:
         """Kill the process with SIGKILL."""

@@ -1,0 +1,185 @@
+"""Processes that use a HoltMQ file under faults, and report each step on a pipe before and after it.
+
+    python -m tests.faults.embedded_worker PATH DURABILITY DESCRIPTOR
+
+The process itself never opens the file. For each line that it reads, a number, a seed and a number of actions, it forks a
+worker; at the line "wait" it waits for them all. It has the shim, so the workers have it, too.
+"""
+
+from __future__ import annotations
+
+import os
+import random
+import sys
+from collections.abc import Callable, Sequence
+from contextlib import suppress
+from dataclasses import dataclass, field
+from typing import Any, get_args
+
+import holtmq
+from holtmq.errors import LeaseLostError, StoreError
+from holtmq.store.records import Durability
+from tests.faults.ledger import Mark
+
+QUEUES = ("first", "second")
+EXCHANGE = "both"
+MOST_AT_ONCE = 5
+
+
+@dataclass
+class Worker:
+    """Puts, pops and acknowledges at random. Every line of its report is written at once, so that lines never mix."""
+
+    mq: holtmq.EmbeddedBroker
+    number: int
+    rng: random.Random
+    report: int
+    sequence: int = 0
+    held: list[holtmq.Message] = field(default_factory=list)
+
+    def say(self, *words: object) -> None:
+        os.write(self.report, (" ".join(map(str, words)) + "\n").encode())
+
+    def work(self, actions: int) -> None:
+        deeds: Sequence[Callable[[], None]] = (
+            self.put, self.put, self.put_many, self.publish, self.pop, self.pop, self.ack, self.ack, self.retry, self.transact,
+        )  # fmt: skip
+        for _ in range(actions):
+            self.attempt(self.rng.choice(deeds))
+
+    def attempt(self, deed: Callable[[], None]) -> bool:
+        """Do something. An error that says that the file cannot be used leaves open whether it was done."""
+        try:
+            deed()
+        except StoreError as error:
+            self.say("error", type(error).__name__, repr(str(error)))
+            return False
+        return True
+
+    def put(self) -> None:
+        mark, queue = self.mark(), self.rng.choice(QUEUES)
+        self.announce(mark, queue)
+        self.mq.queue(queue).put(mark.body(), "k")
+        self.confirm(mark, queue)
+
+    def put_many(self) -> None:
+        marks, queue = [self.mark() for _ in range(self.rng.randint(1, MOST_AT_ONCE))], self.rng.choice(QUEUES)
+        for mark in marks:
+            self.announce(mark, queue, marks[0].sequence)
+        self.mq.queue(queue).put_many([(mark.body(), f"k.{mark.sequence % 7}") for mark in marks])
+        for mark in marks:
+            self.confirm(mark, queue)
+
+    def publish(self) -> None:
+        mark = self.mark()
+        self.announce(mark, ",".join(QUEUES))
+        self.mq.publish(mark.body(), "k", exchange=EXCHANGE)
+        self.confirm(mark, ",".join(QUEUES))
+
+    def pop(self) -> None:
+        queue, most = self.mq.queue(self.rng.choice(QUEUES)), self.rng.randint(1, MOST_AT_ONCE)
+        for message in queue.pop_many(most, lease_s=self.rng.choice((0.005, 60))):
+            self.say("claim", queue.name, *map(int, Mark.of(message.body)), message.attempts)
+            self.held.append(message)
+
+    def ack(self) -> None:
+        if self.held:
+            self.settle(self.held.pop(self.rng.randrange(len(self.held))), holtmq.Message.ack)
+
+    def settle(self, message: holtmq.Message, deed: Callable[[holtmq.Message], None]) -> None:
+        where = (message.queue.name, *map(int, Mark.of(message.body)), message.attempts)
+        self.say("settle", *where)
+        try:
+            deed(message)
+        except LeaseLostError:
+            self.say("unsettle", *where)
+        else:
+            self.say("sync", *where)
+
+    def retry(self) -> None:
+        if self.held:
+            with suppress(LeaseLostError):
+                self.held.pop().retry()
+
+    def transact(self) -> None:
+        """Replace a message by others, as a whole or not at all."""
+        marks = [self.mark() for _ in range(2)]
+        for mark, queue in zip(marks, QUEUES, strict=True):
+            self.announce(mark, queue, marks[0].sequence)
+        with self.mq.transaction():
+            message = self.mq.queue("first").pop()
+            if message is not None:
+                where = ("first", *map(int, Mark.of(message.body)), message.attempts)
+                self.say("settle", *where)
+                message.ack()
+            for mark, queue in zip(marks, QUEUES, strict=True):
+                self.mq.queue(queue).put(mark.body(), "result")
+        if message is not None:
+            self.say("claim", *where)
+            self.say("sync", *where)
+        for mark, queue in zip(marks, QUEUES, strict=True):
+            self.confirm(mark, queue)
+
+    def mark(self) -> Mark:
+        self.sequence += 1
+        return Mark(self.number, self.sequence, size=self.rng.choice((0, 30, 300, 3000, 9000)))
+
+    def announce(self, mark: Mark, queues: str, group: int = 0) -> None:
+        self.say("publish", queues, *map(int, mark), group)
+
+    def confirm(self, mark: Mark, queues: str) -> None:
+        self.say("confirm", queues, *map(int, mark), 0)
+
+
+def declare(mq: holtmq.EmbeddedBroker) -> None:
+    mq.declare_exchange(EXCHANGE, "fanout")
+    for queue in QUEUES:
+        mq.declare_queue(queue)
+        mq.bind(queue, EXCHANGE)
+
+
+def work(path: str, durability: Durability, report: int, number: int, seed: str, actions: int) -> None:
+    """Open the file and act."""
+    rng = random.Random(seed)
+    os.write(report, f"start {number} {os.getpid()}\n".encode())
+    try:
+        mq = holtmq.open(path, durability=durability)
+        declare(mq)
+    except StoreError as error:
+        os.write(report, f"error {type(error).__name__} {str(error)!r}\n".encode())
+        return
+    with mq:
+        Worker(mq, number, rng, report).work(actions)
+
+
+def main(path: str, durability: str, descriptor: str) -> None:
+    assert durability in get_args(Durability)
+    report = int(descriptor)
+    for line in sys.stdin:
+        if line.strip() == "wait":
+            _wait(report)
+        elif os.fork() == 0:
+            number, seed, actions = line.split()
+            _become_worker(report, lambda: work(path, durability, report, int(number), seed, int(actions)))  # type: ignore[arg-type] # noqa: B023
+
+
+def _become_worker(report: int, job: Callable[[], Any]) -> None:
+    """Do the work and end the process. An error that a worker does not expect is told, too."""
+    try:
+        job()
+    except BaseException as error:  # noqa: BLE001  # whatever it is, the harness must know
+        os.write(report, f"unexpected {type(error).__name__} {str(error)!r}\n".encode()[:4000])
+    finally:
+        os._exit(0)
+
+
+def _wait(report: int) -> None:
+    try:
+        while True:
+            os.wait()
+    except ChildProcessError:
+        os.write(report, b"ended\n")
+
+
+if __name__ == "__main__":
+    main(*sys.argv[1:])

@@ -1,0 +1,43 @@
+"""A power cut at any moment loses nothing that was confirmed, with `durability="full"`."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from tests.faults.campaign import Prepare, broker_power_cuts, embedded_power_cuts, nothing_more, one_sync_fails
+from tests.faults.ledger import ViolationError
+from tests.faults.shim import Call, Outcome, Shim
+
+CUTS: dict[Callable[..., object], int] = {broker_power_cuts: 30, embedded_power_cuts: 100}
+NOTICED = "lost|no queue|is not a HoltMQ database|is damaged"
+both = pytest.mark.parametrize("power_cuts", CUTS, ids=["broker", "embedded"])
+
+
+@both
+@pytest.mark.parametrize("prepare", [nothing_more, one_sync_fails], ids=["plain", "after-a-failed-sync"])
+def test_nothing_confirmed_is_lost(
+    power_cuts: Callable[..., dict[str, int]], prepare: Prepare, tmp_path: Path, shim_library: Path
+) -> None:
+    done = power_cuts(tmp_path / "run", shim_library, 1, CUTS[power_cuts], prepare)
+    assert done["cuts"] == CUTS[power_cuts]
+    assert done["checkpoints"] > 0
+
+
+@both
+def test_without_full_durability_a_loss_is_noticed(
+    power_cuts: Callable[..., object], tmp_path: Path, shim_library: Path
+) -> None:
+    with pytest.raises(ViolationError, match=NOTICED):
+        power_cuts(tmp_path / "run", shim_library, 1, CUTS[power_cuts], durability="normal")
+
+
+@both
+def test_a_disk_that_ignores_syncs_is_noticed(power_cuts: Callable[..., object], tmp_path: Path, shim_library: Path) -> None:
+    def ignore_syncs(shim: Shim) -> None:
+        shim.set_rule(Call.SYNC, Outcome.SWALLOW, count=1_000_000)
+
+    with pytest.raises(ViolationError, match=NOTICED):
+        power_cuts(tmp_path / "run", shim_library, 1, CUTS[power_cuts], ignore_syncs)
