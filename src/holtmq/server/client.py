@@ -144,7 +144,7 @@ class Client(asyncio.Protocol):
 
     def flush(self) -> None:
         """Send the output. Called at the end of a turn, unless the output waits for the disk."""
-        if self._transport.is_closing():
+        if self._transport.is_closing() or self._is_shut:
             return
         connection = self.connection
         if connection.is_failed:
