@@ -123,23 +123,28 @@ class VirtualHost:
 
     def delete_queue(self, queue: MessageQueue) -> int:
         """Delete a queue, cancel its consumers, and return the number of ready messages that were in it."""
+        try:
+            return self._empty(queue)
+        finally:  # whatever fails, no queue stays behind that nobody owns
+            self.queues.pop(queue.name, None)
+            if queue.owner is not None:
+                queue.owner.exclusive_queues.pop(queue.name, None)
+            self._removed(self.router.delete_queue(queue.name))
+
+    def _empty(self, queue: MessageQueue) -> int:
+        queue.is_deleted = True
+        self.broker.churn.queues_deleted += 1
         count = queue.purge()
         for message in self._unsettled(queue):
             if message.stored:
                 self.journal.remove(message, queue.id)
-        queue.is_deleted = True
         self.memory.queues += queue.uncounted_memory()
-        self.broker.churn.queues_deleted += 1
         consumers, queue.consumers = queue.consumers, []
         for consumer in consumers:
             if consumer.channel.consumers.pop(consumer.tag, None) is not None:
                 consumer.channel.session.consumers -= 1
             consumer.channel.outlet.cancel(consumer)
         self.journal.forget_queue(queue.id)
-        del self.queues[queue.name]
-        if queue.owner is not None:
-            queue.owner.exclusive_queues.pop(queue.name, None)
-        self._removed(self.router.delete_queue(queue.name))
         return count
 
     def bind(self, binding: Binding) -> None:
