@@ -14,7 +14,7 @@ from collections.abc import Callable
 from functools import partial
 from pathlib import Path
 
-from tests.faults.broker_faults import FAULTS, NOT_YET
+from tests.faults.broker_faults import FAULTS
 from tests.faults.campaign import (
     broker_power_cuts,
     broker_rounds,
@@ -67,7 +67,6 @@ def _options() -> argparse.Namespace:
     parser = argparse.ArgumentParser(
         prog="python -m tests.faults",
         description="Run faults with new seeds, until a guarantee is violated or the time is over.",
-        epilog=f"Not included by default: {', '.join(fault.__name__ for fault in NOT_YET) or 'none'}.",
     )
     names = [fault.__name__ for fault in FAULTS]
     parser.add_argument("--hours", type=float, default=1.0, help="time after which to stop (default: 1)")

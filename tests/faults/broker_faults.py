@@ -205,9 +205,6 @@ FAULTS: tuple[Fault, ...] = (
     cut_connections,
     slow_readers,
 )
-NOT_YET: tuple[Fault, ...] = (read_error, disk_full, disk_full_then_terminate, clock_jump)
-"""Faults after which the guarantees do not hold yet."""
 SLOW: tuple[Fault, ...] = (disk_full_then_terminate,)
 """Faults that take seconds. They are left to `make soak`."""
-CHECKED = tuple(fault for fault in FAULTS if fault not in NOT_YET)
-QUICK = tuple(fault for fault in CHECKED if fault not in SLOW)
+QUICK = tuple(fault for fault in FAULTS if fault not in SLOW)

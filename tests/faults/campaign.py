@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import get_args
 
 from holtmq.store.records import Durability
-from tests.faults.broker_faults import CHECKED
+from tests.faults.broker_faults import FAULTS as BROKER_FAULTS
 from tests.faults.broker_run import BrokerRun, Fault
 from tests.faults.embedded_faults import FAULTS
 from tests.faults.embedded_run import EmbeddedFault, EmbeddedRun
@@ -30,7 +30,7 @@ FIRST_SYNC = 20
 Prepare = Callable[[Shim], None]
 
 
-def broker_rounds(folder: Path, library: Path, seed: int, rounds: int, faults: Sequence[Fault] = CHECKED) -> Counter[str]:
+def broker_rounds(folder: Path, library: Path, seed: int, rounds: int, faults: Sequence[Fault] = BROKER_FAULTS) -> Counter[str]:
     (folder / "data").mkdir(parents=True)
     run = BrokerRun(folder, Shim(library, folder / "data", folder / "control"), seed, "--durability", _durability(seed))
     try:

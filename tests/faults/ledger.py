@@ -13,9 +13,6 @@ from copy import copy
 from dataclasses import dataclass, field, replace
 from typing import NamedTuple, NoReturn
 
-REDELIVERED_AFTER_A_CRASH = "a message that was delivered before the broker ended is delivered again with `redelivered`"
-NOT_CHECKED = frozenset({REDELIVERED_AFTER_A_CRASH})
-"""Guarantees that do not hold yet."""
 REMEMBERED = 20_000
 LISTED = 12
 
@@ -182,9 +179,6 @@ class Ledger:
     def end_broker(self) -> None:
         """Record that the broker has ended. Transient messages end with it."""
         self.last.clear()
-        if REDELIVERED_AFTER_A_CRASH in NOT_CHECKED:
-            for entry in self.entries.values():
-                entry.is_delivered = False
         for place in [place for place in self.entries if not place[1].is_persistent]:
             del self.entries[place]
             self.perished.add(place[1])

@@ -16,9 +16,9 @@ from collections.abc import Iterator
 
 from holtmq.broker.queued_message import QueuedMessage
 
-AHEAD = 4
+AHEAD = 16
 """The mark is set ahead of the last delivery by this many times the messages delivered in the last batch."""
-LEAST_AHEAD = 16
+LEAST_AHEAD = 256
 MOST_AHEAD = 10_000
 
 

@@ -17,7 +17,7 @@ from holtmq.config import Config
 from holtmq.server.server import Server
 
 START_TIMEOUT_S = 30.0
-GARBAGE = (20_000, 3, 2_000)
+GARBAGE = (50_000, 4, 1_000)
 """Thresholds of the garbage collector. Messages form no reference cycles, so frequent collections find nothing; the gain is
 measured in benchmarks/tuning.py. A collection of the second generation takes a few milliseconds; with twenty collections of
 50,000 objects before it, an import of definitions made it stall the event loop for 0.2 s (benchmarks/stalls.py)."""
