@@ -1,0 +1,20 @@
+"""The guarantees in docs/broker.md: each of them names a test, and the test exists."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parent.parent
+TABLE = (ROOT / "docs/broker.md").read_text().split("## Guarantees")[1].split("\n\n")[2]
+ROWS = TABLE.splitlines()[2:]
+
+
+@pytest.mark.parametrize("row", ROWS)
+def test_every_guarantee_names_its_test(row: str) -> None:
+    found = re.search(r"`(tests/[\w/]+\.py)::(\w+)` \|$", row)
+    assert found is not None
+    file, name = found.groups()
+    assert f"def {name}(" in (ROOT / file).read_text()
