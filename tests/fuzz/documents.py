@@ -20,6 +20,7 @@ from holtmq.management.listing import Listing
 from holtmq.management.operations import api
 from holtmq.routing.check import check
 from holtmq.routing.topic import TopicMatcher
+from holtmq.steps import complete
 from holtmq.store.null_journal import NullJournal
 from holtmq.topology import Binding, Topology, definitions_file
 from tests.fuzz.choices import Choices
@@ -58,16 +59,17 @@ def definitions(data: bytes) -> None:
     before = _exported(broker)
     try:
         document = Topology(*definitions_file.read(definitions_file.parse(text), "/"))
-        import_definitions(broker, document)
+        complete(import_definitions(broker, document))
     except HoltmqError as error:
         str(error).encode(errors="replace")
         assert _exported(broker) == before, "a refused document changed the broker"
         return
     exported = _exported(broker)
-    import_definitions(broker, document)
+    complete(import_definitions(broker, document))
     assert _exported(broker) == exported, "a second import changed the broker"
     other = Broker(NullJournal())
-    import_definitions(other, Topology.from_definitions(export_definitions(broker)))
+    export = {name: list(entries) for name, entries in export_definitions(broker).items()}
+    complete(import_definitions(other, Topology.from_definitions(export)))
     assert _exported(other) == exported, "the export is not equal to what was imported"
 
 
@@ -93,7 +95,7 @@ def _document(choices: Choices) -> dict[str, Any]:
 
 def _exported(broker: Broker) -> dict[str, list[str]]:
     """Return the entries of an export as JSON, without order and without the hashes of passwords, which have a random salt."""
-    document = export_definitions(broker)
+    document = {name: list(entries) for name, entries in export_definitions(broker).items()}
     document["users"] = [{**user, "password_hash": bool(user["password_hash"])} for user in document["users"]]
     return {name: sorted(json.dumps(entry, sort_keys=True) for entry in entries) for name, entries in document.items()}
 

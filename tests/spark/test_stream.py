@@ -177,7 +177,9 @@ def test_segments_that_were_numbered_but_not_planned_are_not_lost(
     for _ in range(2):
         reader = QueueStreamReader(options)
         try:
-            wait_until(lambda reader=reader: reader.latestOffset(start, ReadAllAvailable()) != start)  # type: ignore[misc]
+            wait_until(
+                lambda reader=reader: reader.latestOffset(start, ReadAllAvailable()) != start and not channel.count(queue)  # type: ignore[misc]
+            )
         finally:
             reader.stop()
     fresh = QueueStreamReader(options)

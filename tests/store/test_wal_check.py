@@ -63,6 +63,16 @@ def test_a_damaged_frame_is_reported_with_the_commits_behind_it(
     assert caplog.text == ""
 
 
+def test_an_incomplete_last_commit_is_not_called_a_loss(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    path = tmp_path / "a.db"
+    leave_a_wal(path)
+    found = scan_wal(f"{path}-wal")
+    assert found is not None
+    flip_a_bit(Path(f"{path}-wal"), place_of(found.commits[-1]) + 1000)
+    assert size_after_opening(path) == 9
+    assert f"the last of its {len(found.commits)} commits is incomplete at frame {found.commits[-1]}" in caplog.text
+
+
 def test_a_damaged_header_is_reported_with_all_commits(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     path = tmp_path / "a.db"
     holtmq.open(path).close()

@@ -63,6 +63,8 @@ class MemoryBudget:
         """Connections with their channels, consumers, buffers, unfinished messages and transactions."""
         self.unwritten = 0
         """Messages that wait to be written to the file."""
+        self.most = 0
+        """The largest total since somebody set it to 0."""
         self.is_short = False
         self.is_alarmed = False
         self.is_exhausted = False
@@ -82,6 +84,7 @@ class MemoryBudget:
     def assess(self, queue_count: int) -> None:
         """Draw the conclusions from the total, at the end of a turn."""
         total, limit = self.total, self.limit
+        self.most = max(self.most, total)
         self.is_short = total > SHORT * limit
         self.is_alarmed = total > (CALM * limit if self.is_alarmed else limit)
         self.is_exhausted = total > limit + EXCESS_BYTES

@@ -25,6 +25,8 @@ JOURNAL_BYTES = 32 * 1024 * 1024
 """Publishers are blocked above this many unwritten bytes and unblocked at half of it."""
 THROTTLE_S = 0.02
 """Longest pause of throttled publishers before they may send more."""
+LEAST_EXPELLED = 64 * 1024
+"""A client that holds less than this is not closed, because that would free next to nothing."""
 STALL_S = 5.0
 """Time in which a client must go on with an unfinished message or transaction while others wait for its memory."""
 PRECEDENCE = ("disk", "memory", "journal")
@@ -125,9 +127,9 @@ class BackPressure:
         elif self._loop.time() > self._favoured_since + STALL_S:
             self._expel(self._favoured, "of an unfinished message or transaction, and does not go on with it")
         if memory.is_exhausted:
-            self._expel(
-                max(self._clients, key=lambda client: client.counted_memory, default=None), "more than any other client"
-            )
+            largest = max(self._clients, key=lambda client: client.counted_memory, default=None)
+            if largest is not None and largest.counted_memory >= LEAST_EXPELLED:
+                self._expel(largest, "more than any other client")
 
     def _favour(self) -> None:
         """Choose the client that may go on."""
@@ -140,9 +142,7 @@ class BackPressure:
             self._favoured_bytes, self._favoured_since = self._favoured.bytes_received, self._loop.time()
             self._favoured.resume_reading(Pause.BLOCKED)
 
-    def _expel(self, client: Client | None, what: str) -> None:
-        if client is None:
-            return
+    def _expel(self, client: Client, what: str) -> None:
         memory = self._memory
         log.warning("closing %s: memory is short, and the client holds %d bytes %s", client.name, client.memory, what)
         error = ResourceError(

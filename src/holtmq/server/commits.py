@@ -228,7 +228,7 @@ class Commits:
         self._journal.commit()
 
     def _committed(self, batch: int) -> None:
-        self._broker.committed_batch = batch
+        self._broker.committed_batch = self._broker.marked_batch = batch
         self._turns.begin()
         with self._errors.contain("unblocking publishers", "all clients"):
             self._pressure.unblock("disk")

@@ -50,14 +50,15 @@ class Housekeeping:
             self._pressure.count(client)
         if memory.is_short:
             self._broker.forget_routes()
-        self._give_back(memory.total)
+        self._give_back()
 
-    def _give_back(self, total: int) -> None:
-        if total > self._most:
-            self._most, self._calm_intervals = total, 0
-            return
+    def _give_back(self) -> None:
+        memory = self._broker.memory
+        if memory.most > self._most:
+            self._most, self._calm_intervals = memory.most, 0
         self._calm_intervals += 1
-        if self._calm_intervals >= GIVE_BACK_INTERVALS:
-            if self._most - total >= GIVE_BACK_BYTES:
+        memory.most = 0
+        if self._calm_intervals > GIVE_BACK_INTERVALS:
+            if self._most - memory.total >= GIVE_BACK_BYTES:
                 self._loop.run_in_executor(None, give_back_freed_memory)
-            self._most, self._calm_intervals = total, 0
+            self._most, self._calm_intervals = memory.total, 0

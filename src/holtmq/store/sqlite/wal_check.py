@@ -59,6 +59,12 @@ class WalScan:
         lost = sum(1 for frame in self.commits if frame > applied)
         if not lost:
             return None
+        if lost == 1 and self.is_header_sound:
+            return (
+                f"{self.path}: the last of its {len(self.commits)} commits is incomplete at frame "
+                f"{self._damaged_frame(applied)}, and is ignored. If the process or the machine stopped in the middle of it, "
+                "it was never confirmed, and nothing is lost"
+            )
         place = f"at frame {self._damaged_frame(applied)}" if self.is_header_sound else "in its header"
         return (
             f"{self.path} is damaged {place}: {lost} of its {len(self.commits)} commits cannot be read and may be lost; "
