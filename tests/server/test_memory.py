@@ -162,7 +162,7 @@ def test_a_transaction_that_is_never_committed(victim: Victim) -> None:
 
 
 def test_messages_that_are_never_finished(victim: Victim) -> None:
-    for _ in range(12):
+    for _ in range(7):
         amqp = victim.connect()
         amqp.channel().declare("q")
         content = on_channel(make_content(encode_properties({}), bytes(10 * MIB)), 1, amqp.frame_max)
