@@ -126,7 +126,7 @@ def test_a_client_that_does_not_read_its_replies(victim: Victim) -> None:
     request = eventually(lambda: server.get("requests"), "the request")
     assert request is not None
     reply_to = request.properties["reply_to"]
-    for _ in range(200):
+    for _ in range(350):
         server.publish("", reply_to, bytes(MIB))
     server.settle()
     victim.serves_others()
@@ -162,10 +162,10 @@ def test_a_transaction_that_is_never_committed(victim: Victim) -> None:
 
 
 def test_messages_that_are_never_finished(victim: Victim) -> None:
-    for _ in range(7):
+    for _ in range(8):
         amqp = victim.connect()
         amqp.channel().declare("q")
-        content = on_channel(make_content(encode_properties({}), bytes(10 * MIB)), 1, amqp.frame_max)
+        content = on_channel(make_content(encode_properties({}), bytes(50 * MIB)), 1, amqp.frame_max)
         send_until_stuck(amqp, method_frame(1, wire.BasicPublish(0, "", "q")) + content[:-MIB], 1)
     victim.serves_others()
     victim.stays_within_its_limit()
@@ -174,11 +174,11 @@ def test_messages_that_are_never_finished(victim: Victim) -> None:
 def test_unacknowledged_messages_of_basic_get(victim: Victim) -> None:
     channel = victim.connect().channel()
     channel.declare("q")
-    for _ in range(200):
+    for _ in range(350):
         channel.publish("", "q", bytes(MIB))
     channel.settle()
     reader = victim.connect().channel()
-    for _ in range(200):
+    for _ in range(350):
         assert reader.get("q", no_ack=False) is not None
     victim.serves_others()
     victim.stays_within_its_limit()
@@ -189,7 +189,7 @@ def test_headers_that_are_larger_than_the_body(victim: Victim) -> None:
     for number in range(10):
         channel.declare(f"q{number}")
     headers = {f"{one}": "v" * 100 for one in range(400)}
-    for number in range(2000):
+    for number in range(4000):
         channel.publish("", f"q{number % 10}", b"", headers=headers, message_id=f"{number}")
     channel.settle()
     victim.stays_within_its_limit()

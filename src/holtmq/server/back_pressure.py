@@ -50,6 +50,10 @@ class BackPressure:
         because finishing it frees memory."""
         self._favoured_since = 0.0
         self._favoured_bytes = 0
+        self._slowest: Client | None = None
+        """The client with the most unread output during a memory alarm."""
+        self._slowest_since = 0.0
+        self._slowest_unread = 0
 
     @property
     def blocked_for(self) -> str | None:
@@ -73,6 +77,8 @@ class BackPressure:
         client.counted_memory = 0
         if client is self._favoured:
             self._favoured = None
+        if client is self._slowest:
+            self._slowest = None
 
     def update(self) -> None:
         """Block, throttle, resume or close clients, depending on memory, on the unwritten bytes and on the queues."""
@@ -130,6 +136,17 @@ class BackPressure:
             largest = max(self._clients, key=lambda client: client.counted_memory, default=None)
             if largest is not None and largest.counted_memory >= LEAST_EXPELLED:
                 self._expel(largest, "more than any other client")
+
+    def check_readers(self) -> None:
+        """Close the client with the most unread output if it reads nothing while others wait for the memory."""
+        slowest = max(self._clients, key=lambda client: client.unread, default=None)
+        if not self._memory.is_alarmed or slowest is None or slowest.unread < LEAST_EXPELLED:
+            self._slowest = None
+        elif slowest is not self._slowest or slowest.unread < self._slowest_unread:
+            self._slowest, self._slowest_unread, self._slowest_since = slowest, slowest.unread, self._loop.time()
+        elif self._loop.time() > self._slowest_since + STALL_S:
+            self._slowest = None
+            self._expel(slowest, "that it does not read")
 
     def _favour(self) -> None:
         """Choose the client that may go on."""

@@ -210,6 +210,11 @@ class Client(asyncio.Protocol):
         return held if session is None else held + session.memory
 
     @property
+    def unread(self) -> int:
+        """Bytes that wait until the client reads."""
+        return self._transport.get_write_buffer_size()
+
+    @property
     def unfinished(self) -> int:
         """Bytes of unfinished messages and transactions, which only the client can finish."""
         session = self.session

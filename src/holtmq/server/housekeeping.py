@@ -48,6 +48,7 @@ class Housekeeping:
             if memory.is_short:
                 client.connection.forget_targets()
             self._pressure.count(client)
+        self._pressure.check_readers()
         if memory.is_short:
             self._broker.forget_routes()
         self._give_back()
