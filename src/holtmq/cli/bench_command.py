@@ -9,7 +9,7 @@ import click
 
 from holtmq.bench import Load, Result, run_load
 from holtmq.bench.load import Sample
-from holtmq.cli.login import amqp_url_option, login_of
+from holtmq.cli.broker_login import amqp_url_option, login_of
 from holtmq.cli.options import json_option, password_file_option
 from holtmq.client.address import Address, without_password
 

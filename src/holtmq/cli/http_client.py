@@ -16,7 +16,7 @@ from urllib.request import HTTPRedirectHandler, HTTPSHandler, Request, build_ope
 
 import click
 
-from holtmq.cli.login import login_of
+from holtmq.cli.broker_login import login_of
 from holtmq.cli.options import AliasedOption, password_file_option
 from holtmq.client.address import without_password
 from holtmq.errors import HoltmqError

@@ -15,7 +15,7 @@ import click
 from rich.table import Table as Grid
 from rich.text import Text
 
-from holtmq.cli.login import amqp_url_option, login_of
+from holtmq.cli.broker_login import amqp_url_option, login_of
 from holtmq.cli.options import parse_header
 from holtmq.cli.output import print_json, show
 from holtmq.client.address import Address

@@ -24,10 +24,10 @@ from holtmq.store.checksum import checksum, origin_checksum
 from holtmq.store.journal_port import StorableMessage
 from holtmq.store.records import ALONE, ID_CLOCK_BITS, SHARED, Recovered, StoredRow
 from holtmq.store.sqlite.account_store import SqliteAccounts
-from holtmq.store.sqlite.batch import Batch, Removals, Shared
 from holtmq.store.sqlite.damage import lenient_text, report, set_aside
 from holtmq.store.sqlite.database import SqliteDatabase
 from holtmq.store.sqlite.declarations import SqliteDeclarations
+from holtmq.store.sqlite.journal_batch import Batch, Removals, Shared
 from holtmq.store.sqlite.keys import RoutingKeys
 from holtmq.store.sqlite.message_store import FREE_MESSAGE
 from holtmq.store.sqlite.recovery import recover
