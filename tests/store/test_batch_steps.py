@@ -11,7 +11,7 @@ import pytest
 from holtmq.broker.queued_message import Origin, QueuedMessage
 from holtmq.errors import StoreError
 from holtmq.steps import Steps, complete
-from holtmq.store.sqlite import batch, batch_journal
+from holtmq.store.sqlite import batch_journal, journal_batch
 from holtmq.store.sqlite.batch_journal import FREED, ROWS, SqliteJournal, runs
 from holtmq.store.sqlite.database import SqliteDatabase
 from holtmq.topology import Binding, Exchange, Queue, Removal
@@ -104,7 +104,7 @@ def test_a_large_transaction_is_written_in_steps(journal: SqliteJournal, path: P
 
 
 def test_large_bodies_are_written_a_few_at_a_time(journal: SqliteJournal, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(batch, "STEP_BYTES", 100)
+    monkeypatch.setattr(journal_batch, "STEP_BYTES", 100)
     add(journal, journal.add_queue(Queue("q")), range(1, 11), is_paged=False, body=bytes(50))
     assert sum(1 for _ in write(journal)) >= 5
 
