@@ -5,12 +5,13 @@ from __future__ import annotations
 import sqlite3
 import subprocess
 import sys
+from contextlib import closing
 from pathlib import Path
 
 import pytest
 
 import holtmq
-from holtmq.store.sqlite.wal_check import FRAME_HEADER_BYTES, HEADER_BYTES, USUAL_PAGE_SIZE, scan_wal
+from holtmq.store.sqlite.wal_check import APPLICATION_ID_AT, FRAME_HEADER_BYTES, HEADER_BYTES, USUAL_PAGE_SIZE, scan_wal
 from tests.store.test_data_file import leave_a_wal
 
 ROLL_BACK_A_LARGE_TRANSACTION = """
@@ -104,14 +105,50 @@ def test_the_remains_of_a_transaction_that_was_rolled_back_are_not_reported(
     assert caplog.text == ""
 
 
-def test_the_wal_of_another_program_is_refused(tmp_path: Path) -> None:
-    path, other = tmp_path / "a.db", tmp_path / "other.db"
+def append_a_torn_first_page(wal: Path) -> None:
+    """Add a commit of the first page. The disk has its start, and zeros from where the application id would be."""
+    content, step = wal.read_bytes(), FRAME_HEADER_BYTES + USUAL_PAGE_SIZE
+    frames = [content[at : at + step] for at in range(HEADER_BYTES, len(content), step)]
+    last = [frame for frame in frames if int.from_bytes(frame[:4], "big") == 1][-1]
+    start = last[:4] + frames[-1][4:FRAME_HEADER_BYTES] + last[FRAME_HEADER_BYTES : FRAME_HEADER_BYTES + APPLICATION_ID_AT]
+    wal.write_bytes(content + start.ljust(step, b"\0"))
+
+
+def test_a_torn_first_page_is_not_taken_for_another_program(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    path = tmp_path / "a.db"
+    leave_a_wal(path)
+    append_a_torn_first_page(Path(f"{path}-wal"))
+    found = scan_wal(f"{path}-wal")
+    assert found is not None
+    assert found.application_id == 0
+    assert size_after_opening(path) == 10
+    assert f"the last of its {len(found.commits)} commits is incomplete at frame {found.commits[-1]}" in caplog.text
+
+
+def leave_a_wal_of_another_program(path: Path) -> None:
+    """Put a WAL that another program wrote for a database of its own beside a HoltMQ database."""
+    other = path.with_name("other.db")
     holtmq.open(path).close()
-    writer = sqlite3.connect(other, isolation_level=None)
-    writer.execute("PRAGMA journal_mode = WAL")
-    writer.execute("CREATE TABLE diary (day, words)")
-    Path(f"{path}-wal").write_bytes(Path(f"{other}-wal").read_bytes())
-    writer.close()
+    with closing(sqlite3.connect(other, isolation_level=None)) as writer:
+        writer.execute("PRAGMA journal_mode = WAL")
+        writer.execute("CREATE TABLE diary (day, words)")
+        Path(f"{path}-wal").write_bytes(Path(f"{other}-wal").read_bytes())
+
+
+def test_the_wal_of_another_program_is_ignored_if_sqlite_ignores_it(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    path = tmp_path / "a.db"
+    leave_a_wal_of_another_program(path)
+    flip_a_bit(Path(f"{path}-wal"), 17)
+    assert size_after_opening(path) == 0
+    assert "a.db-wal is damaged in its header" in caplog.text
+
+
+@pytest.mark.parametrize("is_torn", [False, True], ids=["sound", "torn-at-its-end"])
+def test_the_wal_of_another_program_is_refused(tmp_path: Path, *, is_torn: bool) -> None:
+    path = tmp_path / "a.db"
+    leave_a_wal_of_another_program(path)
+    if is_torn:
+        append_a_torn_first_page(Path(f"{path}-wal"))
     with pytest.raises(holtmq.NotAStoreError, match="has changes to the database of another program"):
         holtmq.open(path)
     Path(f"{path}-wal").unlink()

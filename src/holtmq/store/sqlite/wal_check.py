@@ -12,7 +12,9 @@ from __future__ import annotations
 
 import os
 import struct
+from collections.abc import Iterator
 from dataclasses import dataclass
+from itertools import count
 from pathlib import Path
 from typing import BinaryIO, NamedTuple
 
@@ -52,7 +54,7 @@ class WalScan:
     commits: tuple[int, ...]
     """Frames that end a transaction and belong to the current use of the WAL."""
     application_id: int | None
-    """That of the database, if the WAL has its first page."""
+    """That of the database according to the last frame of its first page, if there is one."""
 
     def damage(self, applied: int) -> str | None:
         """Return what is lost if SQLite has applied this number of frames, or None if nothing is."""
@@ -71,19 +73,44 @@ class WalScan:
             "what was written before is intact"
         )
 
+    def is_foreign(self, application_id: int) -> bool:
+        """Return whether SQLite would apply changes to a database with another application id.
+
+        A page that a power cut has torn may look like that, too. Only then are the checksums computed, which takes a while.
+        """
+        if self.application_id in (None, application_id) or not self.is_header_sound:
+            return False
+        written = committed = None
+        for _, header, page in self._sound_frames(after=0):
+            page_number, pages_after_commit = struct.unpack(">2I", header[:8])
+            if page_number == 1:
+                written = _application_id(page)
+            if pages_after_commit:
+                committed = written
+        return committed not in (None, application_id)
+
     def _damaged_frame(self, applied: int) -> int:
         """Return the first frame after the applied ones whose checksum does not match."""
+        last_sound = applied
+        for frame, _, _ in self._sound_frames(after=applied):
+            last_sound = frame
+        return min(last_sound + 1, self.commits[-1])
+
+    def _sound_frames(self, after: int) -> Iterator[tuple[int, bytes, bytes]]:
+        """Yield the frames after one, with header and page, up to the first whose checksum does not match."""
         with Path(self.path).open("rb") as wal:
             # A checksum includes the one before: in the header of the file or in that of a frame, at the end of it.
-            wal.seek(HEADER_BYTES - 8 if applied == 0 else self._place(applied) + FRAME_HEADER_BYTES - 8)
+            wal.seek(HEADER_BYTES - 8 if after == 0 else self._place(after) + FRAME_HEADER_BYTES - 8)
             expected = Checksum(*struct.unpack(">2I", wal.read(8)))
-            for frame in range(applied + 1, self.commits[-1]):
+            for frame in count(after + 1):
                 wal.seek(self._place(frame))
                 header, page = wal.read(FRAME_HEADER_BYTES), wal.read(self.page_size)
+                if len(page) < self.page_size:
+                    return
                 expected = expected.over(header[:8], self.byte_order).over(page, self.byte_order)
                 if header[8:] != self.salts + struct.pack(">2I", *expected):
-                    return frame
-        return self.commits[-1]
+                    return
+                yield frame, header, page
 
     def _place(self, frame: int) -> int:
         return HEADER_BYTES + (frame - 1) * (FRAME_HEADER_BYTES + self.page_size)
@@ -121,5 +148,9 @@ def _scan(path: str, wal: BinaryIO, header: bytes, size: int) -> WalScan:
         if pages_after_commit:
             commits.append(frame)
         if page_number == 1 and start[FRAME_HEADER_BYTES:].startswith(DATABASE_MAGIC):
-            application_id = int.from_bytes(start[-4:], "big")
+            application_id = _application_id(start[FRAME_HEADER_BYTES:])
     return WalScan(path, page_size, byte_order, is_sound, salts, tuple(commits), application_id)
+
+
+def _application_id(first_page: bytes) -> int:
+    return int.from_bytes(first_page[APPLICATION_ID_AT : APPLICATION_ID_AT + 4], "big")
