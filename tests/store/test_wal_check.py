@@ -125,6 +125,24 @@ def test_a_torn_first_page_is_not_taken_for_another_program(tmp_path: Path, capl
     assert f"the last of its {len(found.commits)} commits is incomplete at frame {found.commits[-1]}" in caplog.text
 
 
+def test_a_new_database_may_have_a_wal_without_an_application_id(tmp_path: Path) -> None:
+    """Two processes that create a file at the same time leave one if they are killed early."""
+    path = tmp_path / "a.db"
+    with (
+        closing(sqlite3.connect(tmp_path / "new.db", isolation_level=None)) as first,
+        closing(sqlite3.connect(tmp_path / "new.db", isolation_level=None)) as second,
+    ):
+        for process in (first, second):
+            process.execute("PRAGMA auto_vacuum = INCREMENTAL")
+            process.execute("PRAGMA journal_mode = WAL")
+        for end in ("", "-wal"):
+            Path(f"{path}{end}").write_bytes((tmp_path / f"new.db{end}").read_bytes())
+    found = scan_wal(f"{path}-wal")
+    assert found is not None
+    assert (found.commits, found.application_id) == ((1,), 0)
+    assert size_after_opening(path) == 0
+
+
 def leave_a_wal_of_another_program(path: Path) -> None:
     """Put a WAL that another program wrote for a database of its own beside a HoltMQ database."""
     other = path.with_name("other.db")

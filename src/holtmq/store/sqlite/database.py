@@ -294,7 +294,7 @@ class SqliteDatabase:
         if self._watch is None or (self._claim is not None and not self._claim.is_only):
             return None
         scan = scan_wal(wal_path(self.path))
-        if scan is not None and scan.is_foreign(APPLICATION_ID):
+        if scan is not None and scan.is_foreign(self.path, APPLICATION_ID):
             raise NotAStoreError(
                 f"{scan.path} has changes to the database of another program; expected those to a HoltMQ database: "
                 f"if {self.path} is a HoltMQ database, move {scan.path} away"

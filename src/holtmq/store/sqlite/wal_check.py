@@ -25,6 +25,7 @@ PAGE_SIZES = tuple(1 << bits for bits in range(9, 17))
 USUAL_PAGE_SIZE = 4096
 DATABASE_MAGIC = b"SQLite format 3\0"
 APPLICATION_ID_AT = 68
+NO_APPLICATION_ID = 0
 
 
 class Checksum(NamedTuple):
@@ -73,13 +74,15 @@ class WalScan:
             "what was written before is intact"
         )
 
-    def is_foreign(self, application_id: int) -> bool:
+    def is_foreign(self, database: str, application_id: int) -> bool:
         """Return whether SQLite would apply changes to a database with another application id.
 
         A page that a power cut has torn may look like that, too. Only then are the checksums computed, which takes a while.
+        Before a new database gets its application id, both its file and its WAL have none.
         """
         if self.application_id in (None, application_id) or not self.is_header_sound:
             return False
+        expected = [None, application_id] + ([NO_APPLICATION_ID] if _is_new(database) else [])
         written = committed = None
         for _, header, page in self._sound_frames(after=0):
             page_number, pages_after_commit = struct.unpack(">2I", header[:8])
@@ -87,7 +90,7 @@ class WalScan:
                 written = _application_id(page)
             if pages_after_commit:
                 committed = written
-        return committed not in (None, application_id)
+        return committed not in expected
 
     def _damaged_frame(self, applied: int) -> int:
         """Return the first frame after the applied ones whose checksum does not match."""
@@ -150,6 +153,12 @@ def _scan(path: str, wal: BinaryIO, header: bytes, size: int) -> WalScan:
         if page_number == 1 and start[FRAME_HEADER_BYTES:].startswith(DATABASE_MAGIC):
             application_id = _application_id(start[FRAME_HEADER_BYTES:])
     return WalScan(path, page_size, byte_order, is_sound, salts, tuple(commits), application_id)
+
+
+def _is_new(database: str) -> bool:
+    """Return whether a database file has no application id yet."""
+    with Path(database).open("rb") as file:
+        return _application_id(file.read(APPLICATION_ID_AT + 4)) == NO_APPLICATION_ID
 
 
 def _application_id(first_page: bytes) -> int:
