@@ -197,16 +197,30 @@ static int sync_watched(const char *name) {
     return 0;
 }
 
+/* While a process opens, deletes or renames a file and records that, no other process does: no record of a write to a new file
+ * may come before that of the file. A process that dies gives the lock back. */
+static void lock_names(short kind) {
+    struct flock whole = {.l_type = kind, .l_whence = SEEK_SET};
+    int before = errno;
+    while (log_file >= 0 && syscall(SYS_fcntl, log_file, F_SETLKW, &whole) != 0 && errno == EINTR)
+        ;
+    errno = before;
+}
+
 static int open_watched(int at, const char *path, int flags, mode_t mode) {
     const char *name = name_of(path);
+    if (name)
+        lock_names(F_WRLCK);
     int is_new = name && flags & O_CREAT && syscall(SYS_faccessat, AT_FDCWD, path, F_OK) != 0;
     int file = syscall(SYS_openat, at, path, flags, mode);
+    if (file >= 0 && is_new)
+        record_file('c', name, 0);
+    if (file >= 0 && name && flags & O_TRUNC && !is_new)
+        record_file('t', name, 0);
+    if (name)
+        lock_names(F_UNLCK);
     if (file < 0 || file >= MOST_FILES)
         return file;
-    if (is_new)
-        record_file('c', name, 0);
-    if (name && flags & O_TRUNC && !is_new)
-        record_file('t', name, 0);
     streams[file] = 0;
     strcpy(names[file], name ? name : "");
     return file;
@@ -330,19 +344,28 @@ int unlink(const char *path) {
     struct stat about;
     const char *name = name_of(path);
     int64_t size = name && stat(path, &about) == 0 ? about.st_size : 0;
+    if (name)
+        lock_names(F_WRLCK);
     int result = syscall(SYS_unlink, path);
     if (result == 0 && name) {
         give_space(size);
         record_file('u', name, 0);
     }
+    if (name)
+        lock_names(F_UNLCK);
     return result;
 }
 
 int rename(const char *from, const char *to) {
     const char *old = name_of(from), *name = name_of(to);
+    int is_watched = old && name;
+    if (is_watched)
+        lock_names(F_WRLCK);
     int result = syscall(SYS_rename, from, to);
-    if (result == 0 && old && name)
+    if (result == 0 && is_watched)
         record('r', -1, old, 0, &(struct iovec){(void *)name, strlen(name)}, 1, strlen(name));
+    if (is_watched)
+        lock_names(F_UNLCK);
     return result;
 }
 

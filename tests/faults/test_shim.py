@@ -28,6 +28,17 @@ seen += [len(os.pread(file, 100, 0)), os.fstat(file).st_size, time.time()]
 print(json.dumps(seen))
 """
 
+CREATE_AT_THE_SAME_TIME = """
+import os, sys
+child = os.fork()
+for number in range(1000):
+    file = os.open(f"{sys.argv[1]}/{number}", os.O_RDWR | os.O_CREAT)
+    os.pwrite(file, b"x", 0)
+    os.close(file)
+if child:
+    os.waitpid(child, 0)
+"""
+
 
 @pytest.fixture
 def shim(tmp_path: Path, shim_library: Path) -> Shim:
@@ -109,3 +120,13 @@ def test_what_was_not_synced_may_be_lost(shim: Shim, tmp_path: Path) -> None:
     whole = b"x" * 100 + b"y" * 100
     assert {left(seed, 5, "synced") for seed in range(30)} == {None, whole}, "the name was not synced"
     assert {left(seed, 3, "not synced") for seed in range(60)} >= {None, b"", b"x" * 100, bytes(100) + b"y" * 100, whole}
+
+
+def test_a_file_is_recorded_as_new_before_it_is_written(shim: Shim, tmp_path: Path) -> None:
+    command = [sys.executable, "-c", CREATE_AT_THE_SAME_TIME, str(tmp_path / "data")]
+    subprocess.run(command, env=shim.environment, check=True)
+    kinds: dict[str, str] = {}
+    for record in read_log(tmp_path / "log"):
+        if record.name:
+            kinds[record.name] = kinds.get(record.name, "") + record.kind
+    assert kinds == {f"{number}": "cww" for number in range(1000)}
