@@ -17,7 +17,7 @@ from tests.faults.broker_faults import FAULTS as BROKER_FAULTS
 from tests.faults.broker_run import BrokerRun, Fault
 from tests.faults.embedded_faults import FAULTS
 from tests.faults.embedded_run import EmbeddedFault, EmbeddedRun
-from tests.faults.power_cut import record_broker, record_embedded
+from tests.faults.power_cut import Recording, record_broker, record_embedded
 from tests.faults.shim import Call, Shim
 
 STEPS = 120
@@ -68,17 +68,28 @@ def one_sync_fails(shim: Shim) -> None:
     shim.set_rule(Call.SYNC, errno.EIO, skip=FIRST_SYNC)
 
 
-def broker_power_cuts(
-    folder: Path, library: Path, seed: int, cuts: int, prepare: Prepare = nothing_more, durability: Durability = "full"
-) -> Counter[str]:
+def broker_recording(
+    folder: Path, library: Path, seed: int, prepare: Prepare = nothing_more, durability: Durability = "full"
+) -> Recording:
     folder.mkdir(parents=True)
-    recording = record_broker(folder, library, seed, STEPS, "--durability", durability, prepare=prepare)
-    return Counter(cuts=recording.cut(seed, cuts, folder), checkpoints=recording.checkpoints)
+    return record_broker(folder, library, seed, STEPS, "--durability", durability, prepare=prepare)
 
 
-def embedded_power_cuts(
-    folder: Path, library: Path, seed: int, cuts: int, prepare: Prepare = nothing_more, durability: Durability = "full"
-) -> Counter[str]:
+def embedded_recording(
+    folder: Path, library: Path, seed: int, prepare: Prepare = nothing_more, durability: Durability = "full"
+) -> Recording:
     folder.mkdir(parents=True)
-    recording = record_embedded(folder, library, seed, ACTIONS, durability, prepare=prepare)
+    return record_embedded(folder, library, seed, ACTIONS, durability, prepare=prepare)
+
+
+def broker_power_cuts(folder: Path, library: Path, seed: int, cuts: int, prepare: Prepare = nothing_more) -> Counter[str]:
+    return _cut(broker_recording(folder, library, seed, prepare), folder, seed, cuts)
+
+
+def embedded_power_cuts(folder: Path, library: Path, seed: int, cuts: int, prepare: Prepare = nothing_more) -> Counter[str]:
+    return _cut(embedded_recording(folder, library, seed, prepare), folder, seed, cuts)
+
+
+def _cut(recording: Recording, folder: Path, seed: int, cuts: int) -> Counter[str]:
+    recording.cut_at_first_promise(folder)
     return Counter(cuts=recording.cut(seed, cuts, folder), checkpoints=recording.checkpoints)

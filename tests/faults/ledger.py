@@ -183,6 +183,13 @@ class Ledger:
             del self.entries[place]
             self.perished.add(place[1])
 
+    @property
+    def has_promises(self) -> bool:
+        """Whether there is a message that a broker must have, even if it has just started."""
+        return any(
+            entry.is_confirmed and not entry.settling and mark.is_persistent for (_, mark), entry in self.entries.items()
+        )
+
     def audit(self, found: Mapping[str, Sequence[Found]]) -> None:
         """Compare the ledger with the whole contents of some queues, in order."""
         present: set[Place] = set()

@@ -57,12 +57,30 @@ class Recording:
             at = moment
             where = folder / f"cut {moment}"
             disk.survive(random.Random(f"{seed}.{moment}"), where)
-            try:
-                self.audit(where, witness.ledger.copy())
-            except (AssertionError, StoreError, RuntimeError) as error:
-                raise ViolationError(f"seed {seed}, cut at {moment} of {len(self.records)}: {error}") from error
-            shutil.rmtree(where)
+            self._audit(where, witness.ledger.copy(), f"seed {seed}, cut at {moment} of {len(self.records)}")
         return len(moments)
+
+    def cut_at_first_promise(self, folder: Path) -> None:
+        """Cut as soon as a message was confirmed, and keep only what was synced by then."""
+        (empty := folder / "nothing").mkdir()
+        disk, witness = Disk(empty), self.witness()
+        for record in self.records:
+            disk.take(record)
+            witness.take(record)
+            if witness.ledger.has_promises:
+                break
+        else:
+            raise AssertionError("no message was confirmed")
+        where = folder / "first promise"
+        disk.keep_synced(where)
+        self._audit(where, witness.ledger, "cut at the first promise")
+
+    def _audit(self, folder: Path, ledger: Ledger, what: str) -> None:
+        try:
+            self.audit(folder, ledger)
+        except (AssertionError, StoreError, RuntimeError) as error:
+            raise ViolationError(f"{what}: {error}") from error
+        shutil.rmtree(folder)
 
 
 class Witness:

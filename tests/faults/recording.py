@@ -152,6 +152,13 @@ class Disk:
             if not name.endswith(LOST_ANYWAY):
                 (folder / name).write_bytes(file.survive(rng))
 
+    def keep_synced(self, folder: Path) -> None:
+        """Write what was synced, and nothing else, into a new folder: the least that a power cut may leave."""
+        folder.mkdir()
+        for name, file in self._names.items():
+            if not name.endswith(LOST_ANYWAY):
+                (folder / name).write_bytes(file.content)
+
     def _file(self, name: str) -> File:
         return self._files.get(name) or File()  # a process may go on with a file that another one has deleted
 

@@ -7,16 +7,25 @@ from pathlib import Path
 
 import pytest
 
-from tests.faults.campaign import Prepare, broker_power_cuts, embedded_power_cuts, nothing_more, one_sync_fails
+from tests.faults.campaign import (
+    Prepare,
+    broker_power_cuts,
+    broker_recording,
+    embedded_power_cuts,
+    embedded_recording,
+    nothing_more,
+    one_sync_fails,
+)
 from tests.faults.ledger import ViolationError
+from tests.faults.power_cut import Recording
 from tests.faults.shim import Call, Outcome, Shim
 
-CUTS: dict[Callable[..., object], int] = {broker_power_cuts: 30, embedded_power_cuts: 100}
-NOTICED = "lost|no queue|is not a HoltMQ database|is damaged"
-both = pytest.mark.parametrize("power_cuts", CUTS, ids=["broker", "embedded"])
+CUTS: dict[Callable[..., dict[str, int]], int] = {broker_power_cuts: 30, embedded_power_cuts: 100}
+NOTICED = "confirmed messages are lost|no queue"
+both = pytest.mark.parametrize("record", [broker_recording, embedded_recording], ids=["broker", "embedded"])
 
 
-@both
+@pytest.mark.parametrize("power_cuts", CUTS, ids=["broker", "embedded"])
 @pytest.mark.parametrize("prepare", [nothing_more, one_sync_fails], ids=["plain", "after-a-failed-sync"])
 def test_nothing_confirmed_is_lost(
     power_cuts: Callable[..., dict[str, int]], prepare: Prepare, tmp_path: Path, shim_library: Path
@@ -28,16 +37,18 @@ def test_nothing_confirmed_is_lost(
 
 @both
 def test_without_full_durability_a_loss_is_noticed(
-    power_cuts: Callable[..., object], tmp_path: Path, shim_library: Path
+    record: Callable[..., Recording], tmp_path: Path, shim_library: Path
 ) -> None:
+    recording = record(tmp_path / "run", shim_library, 1, durability="normal")
     with pytest.raises(ViolationError, match=NOTICED):
-        power_cuts(tmp_path / "run", shim_library, 1, CUTS[power_cuts], durability="normal")
+        recording.cut_at_first_promise(tmp_path / "run")
 
 
 @both
-def test_a_disk_that_ignores_syncs_is_noticed(power_cuts: Callable[..., object], tmp_path: Path, shim_library: Path) -> None:
+def test_a_disk_that_ignores_syncs_is_noticed(record: Callable[..., Recording], tmp_path: Path, shim_library: Path) -> None:
     def ignore_syncs(shim: Shim) -> None:
         shim.set_rule(Call.SYNC, Outcome.SWALLOW, count=1_000_000)
 
+    recording = record(tmp_path / "run", shim_library, 1, ignore_syncs)
     with pytest.raises(ViolationError, match=NOTICED):
-        power_cuts(tmp_path / "run", shim_library, 1, CUTS[power_cuts], ignore_syncs)
+        recording.cut_at_first_promise(tmp_path / "run")
