@@ -11,7 +11,7 @@ import heapq
 import json
 import logging
 from collections import defaultdict
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from itertools import count
 from typing import Any
 
@@ -21,6 +21,7 @@ from holtmq.broker.confirms import Confirms
 from holtmq.broker.containment import InternalErrors
 from holtmq.broker.lane import Lane
 from holtmq.broker.memory import DEFAULT_LIMIT, MemoryBudget
+from holtmq.broker.publication import Destination
 from holtmq.broker.queue import READ_AGAIN_MS, MessageQueue
 from holtmq.broker.revocation import enforce_rights
 from holtmq.broker.session import Session
@@ -235,6 +236,12 @@ class Broker:
         memory.assess(sum(len(vhost.queues) for vhost in self.vhosts.values()))
         if memory.is_short < was_short or memory.is_exhausted < was_exhausted:
             self._feed_starved()
+
+    def expect(self, destinations: Sequence[Destination], properties: Properties, size: int) -> None:
+        """Let queues save memory if the copies of a message, and those before it in this turn, may take too much."""
+        if self.memory.expect(len(destinations), size + 2 * len(properties.raw)):
+            for destination in destinations:
+                destination.save_memory()
 
     def _feed_starved(self) -> None:
         starved, self.starved = self.starved, {}

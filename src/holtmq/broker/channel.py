@@ -85,8 +85,11 @@ class Channel:
         broker, (destinations, entries, tally) = self.broker, way
         tally.count += 1
         broker.last_id += 1
-        message = QueuedMessage(broker.last_id, publication.origin, properties, content, size, len(destinations))
+        copies = len(destinations)
+        message = QueuedMessage(broker.last_id, publication.origin, properties, content, size, copies)
         is_taken = True
+        if copies > 1:
+            broker.expect(destinations, properties, size)
         if entries:
             for destination in destinations:
                 is_taken &= destination.put(message, entries.get(destination.name))

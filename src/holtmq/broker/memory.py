@@ -63,11 +63,14 @@ class MemoryBudget:
         """Connections with their channels, consumers, buffers, unfinished messages and transactions."""
         self.unwritten = 0
         """Messages that wait to be written to the file."""
+        self.expected = 0
+        """What messages to several queues may have added to `queues` since the last turn ended."""
         self.most = 0
         """The largest total since somebody set it to 0."""
         self.is_short = False
         self.is_alarmed = False
         self.is_exhausted = False
+        self._queue_count = 0
         self.window_bytes = WINDOW_BYTES
         self.window_messages = WINDOW_MESSAGES
 
@@ -84,12 +87,24 @@ class MemoryBudget:
     def assess(self, queue_count: int) -> None:
         """Draw the conclusions from the total, at the end of a turn."""
         total, limit = self.total, self.limit
+        self.expected, self._queue_count = 0, queue_count
         self.most = max(self.most, total)
         self.is_short = total > SHORT * limit
         self.is_alarmed = total > (CALM * limit if self.is_alarmed else limit)
         self.is_exhausted = total > limit + EXCESS_BYTES
+        self._set_windows()
+
+    def expect(self, copies: int, size: int) -> bool:
+        """Count copies that are about to enter queues. Return whether memory may be short before the turn ends."""
+        self.expected += copies * (MESSAGE_BYTES + size)
+        if not self.is_short and self.total + self.expected > SHORT * self.limit:
+            self.is_short = True
+            self._set_windows()
+        return self.is_short
+
+    def _set_windows(self) -> None:
         if self.is_short:
-            self.window_bytes = 0 if self.is_alarmed else int(SHORT_WINDOW * limit) // max(1, queue_count)
+            self.window_bytes = 0 if self.is_alarmed else int(SHORT_WINDOW * self.limit) // max(1, self._queue_count)
             self.window_messages = self.window_bytes // MESSAGE_BYTES
         else:
             self.window_bytes, self.window_messages = WINDOW_BYTES, WINDOW_MESSAGES

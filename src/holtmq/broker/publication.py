@@ -25,6 +25,9 @@ class Destination(Protocol):
 
     def put(self, message: QueuedMessage, entry: Entry | None = None) -> bool: ...
 
+    def save_memory(self) -> None:
+        """Leave messages to the file if they do not fit into the current window in memory."""
+
 
 class Publication:
     """A handle for publishing messages with one exchange and routing key."""

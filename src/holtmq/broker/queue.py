@@ -213,6 +213,10 @@ class MessageQueue:
             return True
         return self._put_by_rules(message, entry)
 
+    def save_memory(self) -> None:
+        """Keep the next messages off the hot path, which does not look at the window."""
+        self._is_simple = False
+
     def _put_by_rules(self, message: QueuedMessage, entry: Entry | None) -> bool:
         if self.rules.overflow != "drop-head" and self._is_full(message.size):
             self._drop_expired()

@@ -24,3 +24,6 @@ class ReplyDestination:
         if self.consumer is not None:
             self.consumer.channel.send_reply(self.consumer, message)
         return True
+
+    def save_memory(self) -> None:
+        """Do nothing: it holds no messages."""

@@ -253,11 +253,13 @@ class VirtualHost:
         route = self.router.resolve_unpublished(letter.exchange, letter.routing_keys, letter.headers)
         destinations, entries = self._destinations(route)
         destinations = [target for target in destinations if not letter.is_cycle(target.name)]
+        properties = Properties(letter.raw_properties)
+        self.broker.expect(destinations, properties, message.size)
         self.broker.last_id += 1
         dead = QueuedMessage(
             self.broker.last_id,
             Origin(letter.exchange, letter.routing_keys[0]),
-            Properties(letter.raw_properties),
+            properties,
             make_content(letter.raw_properties, message.body),
             message.size,
             len(destinations),
