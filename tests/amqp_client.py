@@ -28,9 +28,10 @@ from holtmq.wire import methods as wire
 from holtmq.wire.content import Properties, body_of, encode_properties, make_content, on_channel
 from holtmq.wire.frames import HEARTBEAT, frame, method_frame
 from holtmq.wire.methods import Method
+from tests.deadline import PATIENCE_S
 
 M = TypeVar("M", bound=Method)
-TIMEOUT_S = 30.0
+TIMEOUT_S = PATIENCE_S
 SILENCE_S = 0.25
 """Nothing more is expected when nothing has arrived for this long."""
 UNASKED = (wire.BasicDeliver, wire.BasicReturn, wire.BasicAck, wire.BasicNack, wire.BasicCancel)

@@ -331,7 +331,7 @@ def test_completion(shell: str, capsys: pytest.CaptureFixture[str]) -> None:
 def test_bash_completes_what_there_is() -> None:
     environment = {**os.environ, "_HOLTMQ_COMPLETE": "bash_complete", "COMP_WORDS": "holtmq list que", "COMP_CWORD": "2"}
     command = [str(Path(sys.executable).with_name("holtmq"))]
-    done = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=30)
+    done = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=PATIENCE_S)
     assert done.stdout.split() == ["plain,queues"]
 
 

@@ -6,6 +6,7 @@ import subprocess
 
 import pytest
 
+from tests.deadline import PATIENCE_S
 from tests.peers.peer import AMQP_TOOLS
 from tests.server.process import BrokerProcess
 
@@ -15,7 +16,7 @@ pytestmark = pytest.mark.peer(AMQP_TOOLS)
 def amqp(tool: str, broker: BrokerProcess, *arguments: str) -> subprocess.CompletedProcess[str]:
     url = f"--url=amqp://guest:guest@127.0.0.1:{broker.port}"
     program = AMQP_TOOLS.program().with_name(f"amqp-{tool}")
-    return subprocess.run([program, url, *arguments], timeout=30, capture_output=True, text=True)
+    return subprocess.run([program, url, *arguments], timeout=PATIENCE_S, capture_output=True, text=True)
 
 
 def test_a_message_goes_through_a_queue(killable_broker: BrokerProcess) -> None:

@@ -18,6 +18,7 @@ from typing import Any
 import pytest
 
 import holtmq
+from tests.deadline import PATIENCE_S
 from tests.embedded.killing import count_calls, die_at_call, moments
 
 ROUNDS = 200
@@ -175,7 +176,7 @@ def test_a_transaction_that_had_to_wait_for_another_thread_sees_what_others_chan
         late = threading.Thread(target=mq.publish, args=("m",), kwargs={"exchange": "x"})
         with mq.database.transaction():
             late.start()
-            assert door.someone_waits.wait(20)
+            assert door.someone_waits.wait(PATIENCE_S)
         late.join()
         assert mq.queue("q").size() == 1
 
@@ -212,7 +213,7 @@ def test_a_fork_never_falls_into_the_middle_of_a_transaction(tmp_path: Path) -> 
         busy.start()
 
         def put_one(pipe: int) -> None:
-            with holtmq.open(path, durability="off", timeout_s=5) as other:
+            with holtmq.open(path, durability="off", timeout_s=PATIENCE_S) as other:
                 say(pipe, other.queue("q").put("child", "k"))
 
         try:

@@ -10,7 +10,7 @@ from urllib.error import HTTPError
 from urllib.parse import quote
 from urllib.request import Request, urlopen
 
-from tests.deadline import eventually
+from tests.deadline import PATIENCE_S, eventually
 
 
 class Answer(NamedTuple):
@@ -36,7 +36,7 @@ class Http:
         for name, value in headers.items():
             request.add_header(name.replace("_", "-"), value)
         try:
-            with urlopen(request, timeout=30) as response:
+            with urlopen(request, timeout=PATIENCE_S) as response:
                 return _answer(response.status, response.read(), response.headers)
         except HTTPError as error:
             with error:

@@ -22,6 +22,7 @@ from holtmq.config import Config
 from holtmq.server import server
 from holtmq.server.run import running
 from tests.amqp_client import Amqp, raw_socket
+from tests.deadline import PATIENCE_S
 from tests.management.conftest import Node, running_node
 from tests.management.http import Http, assert_answer, segment
 
@@ -117,11 +118,11 @@ def test_over_tls(tmp_path: Path) -> None:
         login = base64.b64encode(b"guest:guest").decode()
         request = Request(f"{node.http.base}/api/health/checks/certificate-expiration/1/days")
         request.add_header("authorization", f"Basic {login}")
-        with urlopen(request, context=context, timeout=10) as response:
+        with urlopen(request, context=context, timeout=PATIENCE_S) as response:
             assert json.loads(response.read()) == {"status": "ok"}
         request.full_url = request.full_url.replace("1/days", "2/weeks")
         with pytest.raises(Exception, match="503"):
-            urlopen(request, context=context, timeout=10)
+            urlopen(request, context=context, timeout=PATIENCE_S)
 
 
 @pytest.mark.parametrize(
@@ -261,7 +262,7 @@ def test_an_explicit_port_that_is_in_use_is_an_error(caplog: pytest.LogCaptureFi
     with socket.create_server(("127.0.0.1", 0)) as listener:
         port = listener.getsockname()[1]
         command = [sys.executable, "-m", "holtmq", "serve", "--data", ":memory:", "--amqp-port", "0", "--http-port", str(port)]
-        done = subprocess.run(command, capture_output=True, text=True, timeout=30)
+        done = subprocess.run(command, capture_output=True, text=True, timeout=PATIENCE_S)
         assert done.returncode == 1
         assert done.stderr == f"holtmq: 127.0.0.1:{port}: cannot listen for HTTP: Address already in use\n"
         monkeypatch.setattr(server, "DEFAULT_HTTP_PORT", port)

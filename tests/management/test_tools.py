@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 from flower.utils.broker import RabbitMQ as FlowersBroker
 
+from tests.deadline import PATIENCE_S
 from tests.management.conftest import Node
 from tests.peers.peer import RABBITMQADMIN
 
@@ -21,7 +22,7 @@ def rabbitmqadmin(node: Node, *arguments: str) -> str:
         ["/usr/bin/env", "python3", script, "-H", "127.0.0.1", "-P", port, *arguments],
         capture_output=True,
         text=True,
-        timeout=30,
+        timeout=PATIENCE_S,
     )
     assert done.returncode == 0, (arguments, done.stderr)
     return done.stdout

@@ -21,7 +21,7 @@ from holtmq.server.run import running
 from holtmq.server.server import Server
 from holtmq.wire import methods as wire
 from tests.amqp_client import Amqp, Channel, ClosedError
-from tests.deadline import eventually
+from tests.deadline import PATIENCE_S, eventually
 
 PARTS = ("broker", "server", "protocol", "queueing")
 UNGUARDED = {
@@ -86,7 +86,7 @@ class Injector:
             done.set()
 
         self._loop.call_soon_threadsafe(run)
-        assert done.wait(10)
+        assert done.wait(PATIENCE_S)
 
 
 @pytest.fixture(scope="module")
@@ -128,9 +128,9 @@ class Bystander:
                 self.channel.send(wire.BasicAck(event.method.delivery_tag))
 
 
-def victim_session(port: int, name: str) -> None:
+def victim_session(port: int, name: str, kind: type[Amqp] = Impatient) -> None:
     """Use every kind of thing that happens in a turn: rules, dead letters, requeues, transactions, replies, a lost socket."""
-    with Impatient(port) as amqp:
+    with kind(port) as amqp:
         channel = amqp.channel()
         dead = f"{name}-dead"
         channel.declare(dead, durable=True)
@@ -171,7 +171,7 @@ def test_an_error_anywhere_on_the_turn_path_leaves_bystanders_alone(server: Serv
     injector, bystander = Injector(server), Bystander(port)
     seen: dict[str, int] = {}
     injector.watch(seen)
-    victim_session(port, "rehearsal")
+    victim_session(port, "rehearsal", Amqp)
     eventually(lambda: len(server.clients) == 1, "the victim to leave")
     injector.disarm()
     assert len(seen) > 100

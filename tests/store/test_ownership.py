@@ -13,6 +13,7 @@ import pytest
 from holtmq.errors import StoreOwnedError
 from holtmq.store.sqlite.database import SqliteDatabase
 from holtmq.store.sqlite.ownership import SUFFIX
+from tests.deadline import PATIENCE_S
 
 NO_FCNTL = """
 import sys
@@ -46,7 +47,7 @@ def opened(system: str, path: Path, owner: str | None = None) -> Iterator[str]:
         assert process.stdout is not None
         assert process.stderr is not None
         yield process.stdout.readline().strip() or process.stderr.read().splitlines()[-1]
-        process.communicate(timeout=30)
+        process.communicate(timeout=PATIENCE_S)
 
 
 @SYSTEMS
@@ -100,6 +101,6 @@ with holtmq.open({str(tmp_path / "shop.db")!r}) as mq:
     mq.queue("inbox").put("hello")
     print(mq.queue("inbox").pop().text)
 """
-    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, timeout=30)
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, timeout=PATIENCE_S)
     assert (done.stdout, done.stderr) == ("hello\n", "")
     assert [file.name for file in tmp_path.iterdir()] == ["shop.db"]
