@@ -1,240 +1,143 @@
-"""HoltMQ and RabbitMQ side by side, in one run: python -m benchmarks.broker [--quick] [--only WORD]
+"""HoltMQ beside RabbitMQ and LavinMQ, in one run: python -m benchmarks.broker [--quick] [--rounds N] [--only PATTERN]
 
-Both brokers run on the same machine and receive the same load in turn. The idle one is stopped (SIGSTOP) in the meantime.
-HoltMQ writes with synchronous = FULL. Prints tables for benchmarks/README.md and draws benchmarks/broker.svg.
+All brokers run on the same machine and receive the same load in turn; the others are halted (SIGSTOP) in the meantime. A load
+ends after 1,000,000 messages or 10 s. HoltMQ writes with synchronous = FULL. The environment variable LAVINMQ is the path of
+LavinMQ's program; without it, LavinMQ is left out. Prints tables for benchmarks/README.md: for HoltMQ the worst round, for its
+peers the median. A complete run writes benchmarks/results/broker.json and draws benchmarks/broker.svg.
 """
 
 from __future__ import annotations
 
 import argparse
-import os
-import resource
-import signal
-import tempfile
-import time
-from collections.abc import Iterator
-from contextlib import contextmanager
-from dataclasses import dataclass, replace
+import re
+import statistics
+import sys
+from collections.abc import Sequence
+from contextlib import ExitStack
 from pathlib import Path
 
 import matplotlib.pyplot as plt
 
+from benchmarks.brokers import KINDS, Broker, alone, found_kinds, running
 from benchmarks.relay import relayed_per_s
-from holtmq.bench import Load, Result, run_load
-from holtmq.client.address import Address
-from tests.amqp_client import Amqp
-from tests.peers.rabbitmq import running_rabbitmq
-from tests.server.process import BrokerProcess, broker_process
+from benchmarks.results import FOLDER, OURS, Results, best, is_rate, worst
+from benchmarks.rows import MESSAGES, RECEIVED, Row, rows
 
 PLOT = Path(__file__).with_name("broker.svg")
-SIZES = (16, 100, 1024, 65_536)
-CONFIRM_WINDOW = 1000
-WINDOWS = (100, 300, 500, 1000, 2000)
-BACKLOG = 1_000_000
-CONNECTIONS = 500
-
-
-@dataclass(frozen=True, slots=True)
-class Peer:
-    name: str
-    address: Address
-    pid: int
-
-    @contextmanager
-    def alone(self, other: Peer) -> Iterator[None]:
-        """Stop the other broker while the block runs, because Erlang's schedulers keep spinning for a while when idle."""
-        others = other._processes()
-        for pid in others:
-            os.kill(pid, signal.SIGSTOP)
-        try:
-            yield
-        finally:
-            for pid in others:
-                os.kill(pid, signal.SIGCONT)
-
-    def cpu_s(self) -> float:
-        """Return the processor time that its processes have used, in seconds."""
-        ticks = sum(sum(map(int, _stat(pid)[11:15])) for pid in self._processes())
-        return ticks / os.sysconf("SC_CLK_TCK")
-
-    def memory_mib(self) -> float:
-        pages = sum(int(Path(f"/proc/{pid}/statm").read_text().split()[1]) for pid in self._processes())
-        return pages * resource.getpagesize() / 2**20
-
-    def _processes(self) -> list[int]:
-        """Return the process and all its descendants."""
-        parents = {int(path.name): int(_stat(int(path.name))[1]) for path in Path("/proc").iterdir() if path.name.isdigit()}
-        found = [self.pid]
-        for pid in found:
-            found += [child for child, parent in parents.items() if parent == pid]
-        return found
+REFERENCE = "RabbitMQ"
+QUICK = 0.05
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--quick", action="store_true", help="short runs and a small backlog, to see that it runs")
-    parser.add_argument("--only", default="", help="only what has this word in its name")
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--quick", action="store_true", help=f"shorten all loads to {QUICK:.0%}")
+    parser.add_argument("--rounds", type=int, default=5, help="number of rounds of each row (default: 5)")
+    parser.add_argument("--only", default="", metavar="PATTERN", help="regular expression for the rows to run (default: all)")
+    parser.add_argument("--backlog", type=int, default=MESSAGES, help=f"number of waiting messages (default: {MESSAGES:,})")
+    parser.add_argument("--without", default="", metavar="NAME", help="a broker to leave out")
+    parser.add_argument("--out", type=Path, help="write the results to this file (default: only of a complete run)")
     options = parser.parse_args()
-    seconds = 1.0 if options.quick else 4.0
-    with running_holtmq() as holtmq, running_peer() as rabbitmq:
-        rows = []
-        print(f"| messages/s received | HoltMQ | {rabbitmq.name} | ratio | CPU s per million, HoltMQ | RabbitMQ |")
-        print("|---|---|---|---|---|---|")
-        for name, load in loads(seconds).items():
-            if options.only in name:
-                rows.append((name, *measure(holtmq, rabbitmq, load), *measure(rabbitmq, holtmq, load)))
-                _, ours, our_cpu, theirs, their_cpu = rows[-1]
-                print(
-                    f"| {name} | {ours:,.0f} | {theirs:,.0f} | {ours / theirs:.1f} | {our_cpu:.1f} | {their_cpu:.1f} |",
-                    flush=True,
-                )
-        if options.only:
-            return
-        windows(holtmq, rabbitmq, seconds)
-        latency(holtmq, rabbitmq, seconds)
-    print(f"\nrelay without AMQP: {relayed_per_s(65_536, seconds):,.0f} messages of 64 KiB per second")
-    memory(BACKLOG // (50 if options.quick else 1))
-    start_up()
-    draw([(name, ours / theirs) for name, ours, _, theirs, _ in rows])
+    chosen = [row for row in rows(options.backlog) if re.search(options.only, row.name)]
+    kinds = [kind for kind in found_kinds() if kind.name != options.without]
+    scale = QUICK if options.quick else 1.0
+    is_complete = not (options.quick or options.only)
+    out = options.out or (FOLDER / "broker.json" if is_complete else None)
+    results = run(chosen, kinds, options.rounds, scale, out)
+    print_tables(results)
+    if is_complete:
+        print(f"\nrelay without AMQP: {relayed_per_s(65_536, 4):,.0f} messages of 64 KiB per second")
+        draw(results)
 
 
-@contextmanager
-def running_holtmq() -> Iterator[Peer]:
-    with (
-        tempfile.TemporaryDirectory(prefix="holtmq-bench-") as folder,
-        broker_process(Path(folder) / "b.db", "--log-level", "error") as broker,
-    ):
-        yield Peer("HoltMQ", Address("127.0.0.1", broker.port), broker.process.pid)
+def run(chosen: Sequence[Row], kinds: Sequence[type[Broker]], rounds: int, scale: float, out: Path | None) -> Results:
+    """Measure all rows, and write the results after each."""
+    results = Results({}, rounds, scale)
+    with ExitStack() as stack:
+        is_shared = any(not row.needs_fresh_broker for row in chosen)
+        shared = [stack.enter_context(running(kind)) for kind in kinds] if is_shared else []
+        for row in chosen:
+            for number in range(rounds):
+                for place in range(len(kinds)):
+                    index = (place + number) % len(kinds)
+                    measure(row, kinds[index], None if row.needs_fresh_broker else shared[index], shared, scale, results)
+            if out is not None:
+                results.write(out)
+    return results
 
 
-@contextmanager
-def running_peer() -> Iterator[Peer]:
-    with running_rabbitmq() as node:
-        yield Peer(f"RabbitMQ {node.version}", Address("127.0.0.1", node.amqp_port), node.pid)
+def measure(
+    row: Row, kind: type[Broker], broker: Broker | None, others: Sequence[Broker], scale: float, results: Results
+) -> None:
+    """Measure one row with one broker, once. Without a running broker, start one."""
+    if kind.name in row.without:
+        return
+    if broker is None:
+        with running(kind) as fresh:
+            measure(row, kind, fresh, others, scale, results)
+        return
+    results.versions[broker.name] = broker.version
+    with alone(others, broker):
+        values = row.measure(broker, scale)
+    for name, value in values.items():
+        results.add(row.name, name, broker.name, value)
+    shown = ", ".join(f"{value:,.4g} {name}" for name, value in values.items())
+    print(f"{row.name}: {broker.name} {shown}", file=sys.stderr, flush=True)
 
 
-def loads(seconds: float) -> dict[str, Load]:
-    found = {}
-    for number in (1, 10):
-        for size in SIZES:
-            base = Load(producers=number, consumers=number, size=size, time_s=seconds)
-            shape = f"{number} to {number}, {size:,} bytes"
-            found[f"transient, auto-ack, {shape}"] = replace(base, auto_ack=True)
-            found[f"transient, acked, prefetch 500, {shape}"] = replace(base, qos=500)
-            found[f"persistent, confirmed, acked, {shape}"] = replace(
-                base, qos=500, persistent=True, confirm=CONFIRM_WINDOW // number
-            )
-    found["topic, 10,000 bindings and keys, auto-ack"] = Load(exchange_type="topic", keys=10_000, auto_ack=True, time_s=seconds)
-    found["fan-out to 100 queues, auto-ack"] = Load(
-        exchange_type="fanout", queues=100, consumers=100, auto_ack=True, time_s=seconds
-    )
-    return found
+def print_tables(results: Results) -> None:
+    """Print a table for each kind of value: HoltMQ's worst and best round, and the medians of the peers."""
+    peers = [kind.name for kind in KINDS if kind.name != OURS and kind.name in results.versions]
+    versions = ", ".join(f"{name} {version}" for name, version in results.versions.items())
+    print(f"{versions}; {results.machine}; {results.date} UTC; {results.rounds} rounds")
+    missing = [kind.name for kind in KINDS if kind.name not in results.versions]
+    if missing:
+        print(f"Not found, or left out: {', '.join(missing)}")
+    for value in dict.fromkeys(value for row in results.rows.values() for value in row):
+        ratios = "".join(f" worst / {peer} |" for peer in peers)
+        print(f"\n| {value} | HoltMQ, worst | best | worst / best |{''.join(f' {peer} |' for peer in peers)}{ratios}")
+        print("|---" * (4 + 2 * len(peers)) + "|")
+        for row, values in results.rows.items():
+            if OURS in values.get(value, {}):
+                print(line(row, value, values[value], peers))
 
 
-def measure(peer: Peer, other: Peer, load: Load) -> tuple[float, float]:
-    """Return messages per second, and the broker's processor seconds per million messages."""
-    before = peer.cpu_s()
-    with peer.alone(other):
-        result: Result = run_load(peer.address, load)
-    return result.received_per_s, (peer.cpu_s() - before) / result.received * 1e6
+def line(row: str, value: str, by_broker: dict[str, list[float]], peers: Sequence[str]) -> str:
+    ours, highest = worst(value, by_broker[OURS]), best(value, by_broker[OURS])
+    medians = [statistics.median(by_broker[peer]) if peer in by_broker else None for peer in peers]
+    cells = [shown(ours), shown(highest), ratio(min(ours, highest), max(ours, highest)), *map(shown, medians)]
+    cells += [ratio(ours, median) for median in medians]
+    return f"| {row} | " + " | ".join(cells) + " |"
 
 
-def windows(holtmq: Peer, rabbitmq: Peer, seconds: float) -> None:
-    """Print the throughput for several numbers of unconfirmed messages."""
-    print("\n| persistent, confirmed, acked, 1 to 1, 16 bytes | HoltMQ | RabbitMQ | ratio |\n|---|---|---|---|")
-    for window in WINDOWS:
-        load = Load(size=16, qos=500, persistent=True, confirm=window, time_s=seconds)
-        (ours, _), (theirs, _) = measure(holtmq, rabbitmq, load), measure(rabbitmq, holtmq, load)
-        print(
-            f"| at most {window:,} unconfirmed messages | {ours:,.0f} | {theirs:,.0f} | {ours / theirs:.1f} |",
-            flush=True,
-        )
+def shown(number: float | None) -> str:
+    if number is None:
+        return "–"
+    return f"{number:,.0f}" if number >= 100 else f"{number:.3g}"
 
 
-def latency(holtmq: Peer, rabbitmq: Peer, seconds: float) -> None:
-    """Print the latency at half of RabbitMQ's maximum throughput."""
-    most = run_load(rabbitmq.address, Load(qos=500, time_s=seconds)).received_per_s
-    load = Load(qos=500, rate=most / 2, time_s=seconds * 2)
-    print(f"\n| latency at {load.rate:,.0f} messages/s, acked | p50 ms | p95 ms | p99 ms | max ms |\n|---|---|---|---|---|")
-    for peer, other in ((holtmq, rabbitmq), (rabbitmq, holtmq)):
-        with peer.alone(other):
-            result = run_load(peer.address, load)
-        values = " | ".join(f"{result.latency_us[name] / 1000:.2f}" for name in ("p50", "p95", "p99", "max"))
-        print(f"| {peer.name} | {values} |", flush=True)
+def ratio(number: float, other: float | None) -> str:
+    return f"{number / other:.2f}" if other else "–"
 
 
-def memory(backlog: int) -> None:
-    """Print the memory use of brokers that have just started."""
-    print(f"\n| memory, MiB | idle | for each of {CONNECTIONS} connections | with {backlog:,} x 1 KiB waiting |")
-    print("|---|---|---|---|")
-    for running in (running_holtmq, running_peer):
-        with running() as peer:
-            idle = peer.memory_mib()
-            clients = [Amqp(peer.address.port) for _ in range(CONNECTIONS)]
-            connected = peer.memory_mib()
-            for client in clients:
-                client.drop()
-            fill(peer, backlog)
-            print(
-                f"| {peer.name} | {idle:.0f} | {(connected - idle) / CONNECTIONS:.3f} | {peer.memory_mib():.0f} |", flush=True
-            )
-
-
-def fill(peer: Peer, count: int) -> None:
-    with Amqp(peer.address.port) as amqp:
-        channel = amqp.channel()
-        channel.declare("backlog", durable=True)
-        channel.confirm()
-        for done in range(count):
-            channel.publish("", "backlog", bytes(1024), delivery_mode=2)
-            if done % 1000 == 999:
-                while channel.next(60).method.delivery_tag <= done:
-                    pass
-
-
-def start_up() -> None:
-    print("\n| from start to the first publish | s |\n|---|---|")
-    with tempfile.TemporaryDirectory(prefix="holtmq-bench-") as folder:
-        times = []
-        for attempt in range(5):
-            start = time.perf_counter()
-            broker = BrokerProcess(Path(folder) / f"{attempt}.db")
-            publish(broker.port)
-            times.append(time.perf_counter() - start)
-            broker.kill()
-        print(f"| HoltMQ, median of 5 | {sorted(times)[2]:.2f} |")
-    start = time.perf_counter()
-    with running_rabbitmq() as node:
-        publish(node.amqp_port)
-        print(f"| RabbitMQ | {time.perf_counter() - start:.2f} |")
-
-
-def publish(port: int) -> None:
-    with Amqp(port) as amqp:
-        channel = amqp.channel()
-        channel.confirm()
-        channel.publish("amq.fanout", "k", b"first")
-        channel.next()
-
-
-def draw(ratios: list[tuple[str, float]]) -> None:
-    figure, axes = plt.subplots(figsize=(9, 8))
-    names, values = zip(*reversed(ratios), strict=True)
+def draw(results: Results) -> None:
+    """Draw HoltMQ's worst rate in each row as a multiple of RabbitMQ's."""
+    ratios = {
+        f"{row}, {value}" if value != RECEIVED else row: worst(value, rounds[OURS]) / statistics.median(rounds[REFERENCE])
+        for row, values in results.rows.items()
+        for value, rounds in values.items()
+        if is_rate(value) and OURS in rounds and REFERENCE in rounds
+    }
+    if not ratios:
+        return
+    figure, axes = plt.subplots(figsize=(9, 0.25 * len(ratios) + 1))
+    names, values = zip(*reversed(ratios.items()), strict=True)
     axes.barh(names, values, color="#2f6f9f")
     axes.axvline(1, color="#888888", linewidth=1)
-    axes.set_xlabel("messages per second, as a multiple of RabbitMQ's")
+    axes.set_xlabel("messages per second in the worst round, as a multiple of RabbitMQ's median")
     for place, value in enumerate(values):
         axes.text(value, place, f" {value:.1f}", va="center")
     figure.tight_layout()
     figure.savefig(PLOT)
-
-
-def _stat(pid: int) -> list[str]:
-    """Return the fields of a process's status after its name, which may contain spaces."""
-    try:
-        return Path(f"/proc/{pid}/stat").read_text().rsplit(")", 1)[1].split()
-    except OSError:
-        return ["Z"] + ["0"] * 20
 
 
 if __name__ == "__main__":

@@ -22,7 +22,7 @@ from multiprocessing.synchronize import Event
 from pathlib import Path
 from urllib.parse import urlsplit
 
-from benchmarks.broker import Peer
+from benchmarks.brokers import cpu_s
 from holtmq.bench import Load, run_load
 from holtmq.bench.load import Sample
 from holtmq.client.address import Address
@@ -105,7 +105,7 @@ def _run_turns(load: Load, turns: Sequence[str], found: dict[str, Slices]) -> No
         broker_process(Path(folder) / "b.db", "--http-port", http_port, "--log-level", "error") as broker,
         Tabs(broker.ready_line) as tabs,
     ):
-        peer = Peer("HoltMQ", Address.parse(f"amqp://guest:guest@127.0.0.1:{broker.port}/%2F"), broker.process.pid)
+        address = Address.parse(f"amqp://guest:guest@127.0.0.1:{broker.port}/%2F")
         marks: list[tuple[Sample, float]] = []
 
         def at_each_second(sample: Sample) -> None:
@@ -115,9 +115,9 @@ def _run_turns(load: Load, turns: Sequence[str], found: dict[str, Slices]) -> No
                 tabs.show()
             else:
                 tabs.hide()
-            marks.append((sample, peer.cpu_s()))
+            marks.append((sample, cpu_s(broker.process.pid)))
 
-        run_load(peer.address, replace(load, time_s=WARM_UP_S + TURN_S * len(turns) + 2), at_each_second)
+        run_load(address, replace(load, time_s=WARM_UP_S + TURN_S * len(turns) + 2), at_each_second)
     for turn, ((before, cpu_before_s), (after, cpu_after_s)) in zip(turns, pairwise(marks), strict=True):
         slices = found[turn]
         slices.received.append(after.received - before.received)
