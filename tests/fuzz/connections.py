@@ -66,7 +66,7 @@ def _received(pieces: Iterable[bytes]) -> tuple[object, ...]:
         if connection.state >= ConnectionState.CLOSING:
             break  # what follows an invalid frame has no meaning
         size += len(piece)
-        connection.receive(piece)
+        connection.receive_buffer(memoryview(piece))
     assert connection.unsent == sum(map(len, connection.output))
     assert connection.assembling == sum(channel.expects_content for channel in connection.channels.values())
     assert len(connection.channels) <= CHANNELS

@@ -150,7 +150,7 @@ def session(data: bytes) -> None:
         client = choices.pick(clients)
         wait_ms = choices.pick((None, None, None, None, 0, 1, 5, 100))
         if client.connection.state == ConnectionState.OPEN:
-            client.connection.receive(_step(choices))
+            client.connection.receive_buffer(memoryview(_step(choices)))
         if wait_ms is not None:
             now_ms += wait_ms
             broker.end()

@@ -8,6 +8,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
+import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -106,7 +107,9 @@ def receive(data: bytes, cuts: list[int]) -> tuple[Recorder, ServerConnection, b
     connection = ServerConnection(recorder, Limits())
     places = [0, *sorted(cut % (len(data) + 1) for cut in cuts), len(data)]
     for start, end in itertools.pairwise(places):
-        connection.receive(data[start:end])
+        buffer = bytearray(data[start:end])
+        connection.receive_buffer(memoryview(buffer))
+        buffer[:] = b"\xff" * len(buffer)  # as the next read overwrites it
     return recorder, connection, b"".join(connection.take_output())
 
 
@@ -135,7 +138,7 @@ def test_slices_make_no_difference(cuts: list[int]) -> None:
 @given(st.lists(st.integers(0, 10**6), max_size=20))
 def test_slices_make_no_difference_to_large_headers_and_bodies(cuts: list[int]) -> None:
     properties = encode_properties({"headers": {"large": "x" * 20_000}})
-    sizes = (0, 1, 50_000, 3, 0, 100_000)
+    sizes = (0, 1, 50_000, 3, 0, 100_000, 20_000, 300_000, 60_000, 60_000)
     parts = [handshake(131_072), method_frame(1, wire.ChannelOpen())]
     for size in sizes:
         content = on_channel(make_content(properties, bytes(size)), 1, 131_072)
@@ -143,6 +146,17 @@ def test_slices_make_no_difference_to_large_headers_and_bodies(cuts: list[int]) 
     recorder, connection, _ = receive(b"".join(parts), cuts)
     assert [entry[1:] for entry in recorder.seen if len(entry) == 4] == [("key", properties, bytes(size)) for size in sizes]
     assert connection.state == ConnectionState.OPEN
+
+
+@pytest.mark.parametrize("at", [-1, -60_008, -60_009])
+def test_damaged_frame_of_a_large_message_closes_the_connection(at: int) -> None:
+    message = bytearray(method_frame(1, wire.BasicPublish(0, "", "key")) + make_content(bytes(2), bytes(60_000)))
+    start = handshake(131_072) + method_frame(1, wire.ChannelOpen()) + message
+    message[at] ^= 0xFF
+    recorder, connection, output = receive(start + message + message, [len(start)])
+    assert len([entry for entry in recorder.seen if len(entry) == 4]) == 1
+    assert connection.state == ConnectionState.CLOSING
+    assert b"FRAME" in output
 
 
 def test_byte_by_byte_makes_no_difference() -> None:

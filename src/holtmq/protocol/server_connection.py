@@ -82,6 +82,8 @@ REPLY_NAMES = {
 PUBLISH_TARGETS_BYTES = 16 * 1024 * 1024
 """Memory for the publish targets that a connection remembers. When the cache is full, it is cleared."""
 LARGE_PIECE = 4096
+LARGE_BODY = 16 * 1024
+"""Bodies of this size are worth a way of their own. The other way takes more copies and less Python."""
 UNSENT_BYTES = 1024 * 1024
 """Deliveries to a client pause when this many bytes wait to be sent to it. Its input waits when it has asked for as many."""
 LONGEST_LOGIN_FRAME = 8192
@@ -139,6 +141,8 @@ class ServerConnection:
         self.is_blocked = False
         self.is_paused = False
         """Whether input is kept and not carried out."""
+        self.has_large_input = False
+        """Whether large bodies have arrived of late, so that a large buffer is worth it."""
         self.is_failed = False
         """Whether an internal error occurred. The owner of the connection closes it when the turn ends."""
         self.assembling = 0
@@ -222,6 +226,68 @@ class ServerConnection:
             self._rest += data
         elif self.state != ConnectionState.CLOSED:
             self._receive(data)
+
+    def receive_buffer(self, buffer: memoryview) -> None:
+        """Carry out input like `receive`, and keep no reference to the buffer: the caller overwrites it.
+
+        Large bodies are copied once, straight from the buffer to their content. All other input is copied as a whole first,
+        because slices of bytes are quicker to make.
+        """
+        at = 0
+        if len(buffer) >= LARGE_BODY and self.state == ConnectionState.OPEN and not self.is_paused:
+            at = self._finish_frame(buffer)
+            after = at if self._rest else self._receive_large(buffer, at)
+            self.has_large_input, at = after > at, after
+        if at < len(buffer) or not at:
+            self.receive(bytes(buffer[at:]))
+
+    def _finish_frame(self, buffer: memoryview) -> int:
+        """Carry out a large frame that began in an earlier buffer. Return how many bytes of this buffer it takes."""
+        rest = self._rest
+        missing = self._missing(rest) if len(rest) >= LARGE_PIECE else 0
+        if not 0 < missing <= len(buffer):
+            return 0
+        self._rest = b""
+        self._receive(b"".join((rest, buffer[:missing])))
+        return missing
+
+    def _receive_large(self, buffer: memoryview, at: int) -> int:
+        """Carry out publishes and frames with large bodies, up to the first other or incomplete one. Return where it starts.
+
+        What is not valid is left to `_receive_frames`, which finds the error.
+        """
+        end, targets = len(buffer), self._publish_targets
+        while end - at >= LARGE_BODY and not (self.is_paused or self.is_owed_much):
+            kind, number, size = FRAME_START.unpack_from(buffer, at)
+            after = at + size + OVERHEAD
+            if after > end or buffer[after - 1] != FRAME_END:
+                break
+            if kind == BODY and size >= LARGE_BODY:
+                self._receive_frame(kind, number, bytes(buffer[at + FRAME_START.size : after - 1]))
+                at = after
+                continue
+            target = targets.get(bytes(buffer[at:after])) if size < LONGEST_PUBLISH and not self.assembling else None
+            if target is None or end - after < CONTENT_START.size:
+                break
+            kind, content_number, header_size, class_id, weight, body_size = CONTENT_START.unpack_from(buffer, after)
+            body_at = after + header_size + OVERHEAD
+            content_end = body_at + body_size + OVERHEAD
+            if (
+                (kind, content_number, class_id, weight) != (HEADER, number, BASIC, 0)
+                or not LARGE_BODY <= body_size <= self._largest_at_once
+                or not SHORTEST_HEADER <= header_size < self.frame_max - OVERHEAD
+                or content_end > end
+                or FRAME_START.unpack_from(buffer, body_at) != (BODY, number, body_size)
+                or not buffer[body_at - 1] == buffer[content_end - 1] == FRAME_END
+            ):
+                break
+            raw_properties = bytes(buffer[after + CONTENT_START.size : body_at - 1])
+            try:
+                target.publish(raw_properties, bytes(buffer[after:content_end]), body_size)
+            except AmqpError as error:
+                self._fail(error, number, *PUBLISH)
+            at = content_end
+        return at
 
     def _receive(self, data: bytes) -> None:
         at = 0

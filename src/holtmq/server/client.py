@@ -27,11 +27,15 @@ log = logging.getLogger(__name__)
 WRITE_BUFFER_BYTES = 1024 * 1024
 LARGEST_OUTPUT = 64 * 1024 * 1024
 """A client that leaves more than this unread is disconnected when there is more to send."""
+INPUT_BYTES = 256 * 1024
+LARGE_INPUT_BYTES = 1024 * 1024
+"""Sizes of a read. The larger one is for large bodies, of which fewer are then cut; with small messages it would be a long
+turn (benchmarks/broker.py)."""
 CLOSE_TIMEOUT_S = 5.0
 """Longest time that a closed connection waits for the client to close its side."""
 
 
-class Client(asyncio.Protocol):
+class Client(asyncio.BufferedProtocol):
     """The socket of one client. Handler and connection exist from `connection_made` on."""
 
     def __init__(self, server: Server) -> None:
@@ -44,6 +48,7 @@ class Client(asyncio.Protocol):
         """What the budget counts for this client."""
         self._pauses = Pause.NONE
         self._server = server
+        self._buffer = server.input_buffer
         self._turns = server.turns
         self._pressure = server.pressure
         self._errors = server.broker.internal_errors
@@ -83,17 +88,20 @@ class Client(asyncio.Protocol):
             return
         self._call_later(server.config.handshake_timeout_s, self._end_handshake)
 
-    def data_received(self, data: bytes) -> None:
-        self.bytes_received += len(data)
+    def get_buffer(self, sizehint: int) -> memoryview:
+        return self._buffer if self.connection.has_large_input else self._buffer[:INPUT_BYTES]
+
+    def buffer_updated(self, size: int) -> None:
+        self.bytes_received += size
         self.reads += 1
         self._turns.begin()
-        self._receive(data)
-        self._turns.received(len(data))
+        self._receive(self._buffer[:size])
+        self._turns.received(size)
 
-    def _receive(self, data: bytes) -> None:
+    def _receive(self, data: memoryview) -> None:
         connection = self.connection
         try:
-            connection.receive(data)
+            connection.receive_buffer(data)
         except Exception:  # noqa: BLE001  # contained: it is reported
             # The edge between a client and the broker: a defect must not affect any other client.
             self._errors.report("serving a client", self.name)
@@ -109,7 +117,7 @@ class Client(asyncio.Protocol):
         self._turns.begin()
         self.connection.finish_login(refusal)
         self.resume_reading(Pause.LOGIN)
-        self._receive(b"")
+        self._receive(self._buffer[:0])
 
     def eof_received(self) -> None:
         self._transport.close()
@@ -200,7 +208,7 @@ class Client(asyncio.Protocol):
         """Carry out what the client had sent before the pause."""
         if not self._pauses and not self._transport.is_closing():
             self._turns.begin()
-            self._receive(b"")
+            self._receive(self._buffer[:0])
 
     @property
     def memory(self) -> int:

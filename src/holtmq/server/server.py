@@ -22,7 +22,7 @@ from holtmq.errors import ConnectionForcedError
 from holtmq.listener import Listener, url_of
 from holtmq.protocol.server_connection import Limits
 from holtmq.server.back_pressure import BackPressure
-from holtmq.server.client import Client
+from holtmq.server.client import LARGE_INPUT_BYTES, Client
 from holtmq.server.commits import Commits
 from holtmq.server.descriptors import DescriptorShares
 from holtmq.server.disk_space import DiskSpace
@@ -70,6 +70,8 @@ class Server:
         }
         self.disk_space = DiskSpace(config.data, config.disk_free_bytes)
         self.clients: set[Client] = set()
+        self.input_buffer = memoryview(bytearray(LARGE_INPUT_BYTES))
+        """What the sockets of all clients are read into, one after the other. Nothing stays in it between two events."""
         self.clock = SteadyClock()
         self.started_at = self.clock.now_ms() / 1000
         self.broker: Broker
@@ -241,7 +243,7 @@ class Server:
             del self._newcomers[oldest]
         return None
 
-    def _make_client(self) -> asyncio.Protocol:
+    def _make_client(self) -> asyncio.BaseProtocol:
         """Return the protocol of a new connection. An exception here would close the listener."""
         try:
             return Client(self)
