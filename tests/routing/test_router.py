@@ -101,6 +101,22 @@ def test_the_cache_is_bounded_and_keeps_what_is_in_use(matches: list[str]) -> No
     assert len(matches) - forgotten == 980, "more than 20 routes were kept"
 
 
+def test_routing_keys_share_a_route_from_an_exchange_that_ignores_them(matches: list[str]) -> None:
+    router = Router(topology(Binding("x", "q", "", {"kind": "a"}), type_="headers"))
+    assert {router.route("x", f"key.{n}", {"kind": "a"}) for n in range(10)} == {("q",)}
+    assert {router.route("x", f"key.{n}", {"kind": "b"}) for n in range(10)} == {()}
+    assert len(matches) == 2
+    with pytest.raises(InvalidValueError, match="a routing key must be at most 255 bytes"):
+        router.route("x", "k" * 256, {"kind": "a"})
+
+
+def test_routing_keys_count_if_another_exchange_within_reach_reads_them() -> None:
+    links = (Binding("x", "y", "", destination_type="exchange"), Binding("y", "q", "a"))
+    exchanges = (Exchange("x", "fanout"), Exchange("y", "direct"))
+    router = Router(Topology(exchanges, (Queue("q"),), links))
+    assert [router.route("x", key) for key in ("a", "b", "a")] == [("q",), (), ("q",)]
+
+
 def test_a_router_without_a_cache_routes_the_same() -> None:
     router = Router(topology(Binding("x", "q", "a.#")), cache_size=0)
     assert [router.route("x", key) for key in ("a.b", "b", "a.b")] == [("q",), (), ("q",)]

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import secrets
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Mapping, Sequence
 from itertools import repeat
 from typing import TYPE_CHECKING, NamedTuple, TypeAlias
 
@@ -11,11 +11,11 @@ from holtmq.broker.confirms import Confirms
 from holtmq.broker.consumer import Consumer
 from holtmq.broker.declarer import Declarer
 from holtmq.broker.ports import Outlet
-from holtmq.broker.publication import Publication
+from holtmq.broker.publication import Destination, Publication
 from holtmq.broker.queue import MessageQueue
 from holtmq.broker.queued_message import QueuedMessage
 from holtmq.broker.reply import REPLY_QUEUE, ReplyDestination
-from holtmq.broker.traffic import Inflow, Outflow, Tallies, Way
+from holtmq.broker.traffic import WAYS_KEPT, Inflow, Outflow, Tallies, Way
 from holtmq.broker.transaction import Settlement, Transaction
 from holtmq.errors import (
     NotAllowedError,
@@ -23,6 +23,7 @@ from holtmq.errors import (
     PreconditionFailedError,
 )
 from holtmq.queueing.terms import parse_expiration
+from holtmq.routing.route import Entry
 from holtmq.routing.router import routing_keys
 from holtmq.table import FieldValue, describe
 from holtmq.wire.content import Content, Properties, body_of, encode_properties, make_content
@@ -43,6 +44,13 @@ class Fetched(NamedTuple):
     message: QueuedMessage
     is_redelivered: bool
     remaining: int
+
+
+class ExchangeAccess(NamedTuple):
+    """What is the same for all messages to an exchange that the user may publish to."""
+
+    is_topic: bool
+    reads_headers: bool
 
 
 class Channel:
@@ -71,6 +79,10 @@ class Channel:
         """The prefetch of consumers added from now on; 0 means unlimited."""
         self.transaction: Transaction | None = None
         self._reply: ReplyDestination | None = None
+        self._generation = -1
+        """The vhost's generation in which the following was found."""
+        self._accesses: dict[str, ExchangeAccess] = {}
+        self._ways: dict[tuple[str, Sequence[Destination]], Way] = {}
         self.known_properties = session.broker.properties
         """Decoded properties by their bytes, shared by all channels."""
 
@@ -119,13 +131,36 @@ class Channel:
     def resolve(self, publication: Publication) -> None:
         """Resolve the route: the first time, and after any change of topology or permissions."""
         origin, vhost = publication.origin, self.vhost
-        self.session.require("write", "exchange", origin.exchange)
-        vhost.router.require_publishable(origin.exchange)
-        if vhost.is_topic(origin.exchange):
-            self._require_topic(origin.exchange, origin.routing_key)
-        publication.reads_headers = vhost.router.reads_headers(origin.exchange)
-        publication.way = self.tallies.way(origin.exchange, *vhost.route(origin, {}))
+        exchange = origin.exchange
+        if self._generation != vhost.generation:
+            self._generation = vhost.generation
+            self._accesses.clear()
+            self._ways.clear()
+        access = self._accesses.get(exchange) or self._access(exchange)
+        if access.is_topic:
+            self._require_topic(exchange, origin.routing_key)
+        publication.reads_headers = access.reads_headers
+        publication.way = self._way(exchange, *vhost.route(origin, {}))
         publication.generation = vhost.generation
+
+    def _access(self, exchange: str) -> ExchangeAccess:
+        """Check that the user may publish to an exchange."""
+        router = self.vhost.router
+        self.session.require("write", "exchange", exchange)
+        router.require_publishable(exchange)
+        access = self._accesses[exchange] = ExchangeAccess(self.vhost.is_topic(exchange), router.reads_headers(exchange))
+        return access
+
+    def _way(self, exchange: str, destinations: Sequence[Destination], entries: Mapping[str, Entry]) -> Way:
+        """Return the way to some destinations, from a cache, since many routing keys lead to the same ones."""
+        if entries:
+            return self.tallies.way(exchange, destinations, entries)
+        way = self._ways.get((exchange, destinations))
+        if way is None:
+            if len(self._ways) >= WAYS_KEPT:
+                self._ways.clear()
+            way = self._ways[exchange, destinations] = self.tallies.way(exchange, destinations, entries)
+        return way
 
     def _require_topic(self, exchange: str, routing_key: str) -> None:
         user, vhost = self.session.user.name, self.vhost.name
@@ -146,7 +181,7 @@ class Channel:
             for key in routing_keys(origin.routing_key, properties.headers):
                 self._require_topic(origin.exchange, key)
         if properties.has_headers and (publication.reads_headers or properties.adds_keys):
-            way = self.tallies.way(origin.exchange, *self.vhost.route(origin, properties.headers))
+            way = self._way(origin.exchange, *self.vhost.route(origin, properties.headers))
         changes: dict[str, object] = {}
         if properties.adds_keys and "BCC" in properties.headers:
             fields = split_table(properties.raw_headers())

@@ -70,7 +70,7 @@ from holtmq.wire.methods import (
     Method,
     decode_method,
 )
-from holtmq.wire.tables import short_string
+from holtmq.wire.tables import decode_short_string, short_string
 
 log = logging.getLogger(__name__)
 
@@ -91,6 +91,9 @@ LONGEST_LOGIN_FRAME = 8192
 ACK_START = bytes((0, BASIC, 0, 80))
 ACK_SIZE = 13
 ACK_ARGUMENTS = Struct(">QB")
+PUBLISH_START = bytes((0, BASIC, 0, 40))
+PUBLISH_AT = FRAME_START.size + len(PUBLISH_START) + 2
+"""Offset of the exchange in the frame of a basic.publish: the ticket comes before it."""
 LONGEST_PUBLISH = 600
 """The upper limit for a basic.publish payload: two short strings and a few octets."""
 SHORTEST_HEADER = CONTENT_START.size - FRAME_START.size + 2
@@ -325,9 +328,9 @@ class ServerConnection:
     def _receive_frames(self, data: bytes, at: int) -> int:  # noqa: C901  # see the docstring
         """Carry out frame by frame and return where the first incomplete frame starts.
 
-        This is the hot path, hence long and plain (benchmarks/broker.py). A publish known by its bytes waits until its
-        content is complete and is then carried out in one step, unless the body comes in several frames. An ack is decoded
-        in place. Every other frame is cut out and passed on.
+        This is the hot path, hence long and plain (benchmarks/broker.py). A publish waits until its content is complete and
+        is then carried out in one step, unless the body comes in several frames. An ack is decoded in place. Every other
+        frame is cut out and passed on.
         """
         end = len(data)
         unpack_frame, unpack_content, unpack_ack = FRAME_START.unpack_from, CONTENT_START.unpack_from, ACK_ARGUMENTS.unpack_from
@@ -343,8 +346,24 @@ class ServerConnection:
             if data[after - 1] != FRAME_END:
                 self._fail(FrameError(f"expected a frame to end with {FRAME_END:#x}, got {data[after - 1]:#x}"), 0, 0, 0)
                 return end
-            target = targets.get(data[at:after]) if size < LONGEST_PUBLISH else None
-            if target is not None and not self.assembling:
+            if (
+                size == ACK_SIZE
+                and data.startswith(ACK_START, at + FRAME_START.size)
+                and kind == METHOD
+                and number in channels
+                and channels[number].takes_methods
+            ):
+                try:
+                    tag, multiple = unpack_ack(data, at + FRAME_START.size + len(ACK_START))
+                    channels[number].target.ack(tag, multiple=multiple & 1 == 1)
+                except AmqpError as error:
+                    self._fail(error, number, *ACK)
+                at = after
+                continue
+            target = None
+            if size < LONGEST_PUBLISH and not self.assembling:
+                target = targets.get(data[at:after]) or self._new_target(number, data[at:after])
+            if target is not None:
                 if end - after < CONTENT_START.size:
                     break
                 content_kind, content_number, header_size, class_id, weight, body_size = unpack_content(data, after)
@@ -374,24 +393,44 @@ class ServerConnection:
                                 self._fail(error, number, *PUBLISH)
                             at = content_end
                             continue
-            if (
-                size == ACK_SIZE
-                and data.startswith(ACK_START, at + FRAME_START.size)
-                and kind == METHOD
-                and number in channels
-                and channels[number].takes_methods
-            ):
-                try:
-                    tag, multiple = unpack_ack(data, at + FRAME_START.size + len(ACK_START))
-                    channels[number].target.ack(tag, multiple=multiple & 1 == 1)
-                except AmqpError as error:
-                    self._fail(error, number, *ACK)
-            else:
-                self._receive_frame(kind, number, data[at + FRAME_START.size : after - 1])
-                if self.is_paused or self.owed >= UNSENT_BYTES:
-                    end = at  # leave the loop after this frame
+            self._receive_frame(kind, number, data[at + FRAME_START.size : after - 1])
+            if self.is_paused or self.owed >= UNSENT_BYTES:
+                end = at  # leave the loop after this frame
             at = after
         return at
+
+    def _new_target(self, number: int, method: bytes) -> PublishTarget | None:
+        """Return the target of a frame if it is a basic.publish that is not known yet, and remember it.
+
+        The method is decoded by hand, because every message with a routing key of its own passes here (benchmarks/broker.py).
+        Anything unusual is left to `_receive_frame`, and so is a publish that was refused here: its channel is closing.
+        """
+        channel = self.channels.get(number)
+        if channel is None or not method.startswith(PUBLISH_START, FRAME_START.size) or not channel.takes_methods:
+            return None
+        try:
+            exchange, at = decode_short_string(method, PUBLISH_AT)
+            routing_key, at = decode_short_string(method, at)
+        except FrameError:
+            return None
+        if method[0] != METHOD or at + 2 != len(method):
+            return None
+        try:
+            return self._add_target(
+                channel, BasicPublish(0, exchange, routing_key, method[at] & 1 == 1, method[at] & 2 == 2), method
+            )
+        except AmqpError as error:
+            self._fail(error, number, *PUBLISH)
+            return None
+
+    def _add_target(self, channel: ServerChannel, method: BasicPublish, encoded: bytes) -> PublishTarget:
+        """Ask the broker for the target of a publish, and remember it by the frame of the method."""
+        target = self._handler.publication(channel, method)
+        if self._publish_targets_bytes >= PUBLISH_TARGETS_BYTES:
+            self.forget_targets()
+        self._publish_targets[encoded] = target
+        self._publish_targets_bytes += target.memory
+        return target
 
     def _receive_frame(self, kind: int, number: int, payload: bytes) -> None:
         method: Method | None = None
@@ -464,12 +503,7 @@ class ServerConnection:
                 if channel.is_closing:
                     del self.channels[channel.number]
             case BasicPublish():
-                target = self._handler.publication(channel, method)
-                if self._publish_targets_bytes >= PUBLISH_TARGETS_BYTES:
-                    self.forget_targets()
-                self._publish_targets[frame(METHOD, channel.number, payload)] = target
-                self._publish_targets_bytes += target.memory
-                channel.begin_content(target)
+                channel.begin_content(self._add_target(channel, method, frame(METHOD, channel.number, payload)))
             case _:
                 self._handler.carry_out(channel, method)
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Hashable, Iterable, Mapping
+from collections.abc import Collection, Hashable, Mapping, Sequence
 
 from holtmq.routing.matcher import Matcher
 from holtmq.routing.route import Route
@@ -20,11 +20,14 @@ class Plan:
     entry that is used again moves back to the recent one. Memory is bounded, and routes in use stay cached.
     """
 
-    __slots__ = ("_older", "_plans", "headers", "recent")
+    __slots__ = ("_older", "_plans", "headers", "only_matcher", "reads_routing_key", "recent")
 
-    def __init__(self, matchers: Iterable[Matcher], plans: Plans) -> None:
+    def __init__(self, matchers: Sequence[Matcher], plans: Plans, *, is_alone: bool) -> None:
         self.headers: dict[str, Collection[Hashable]] = {}
         """The headers that bindings within reach test, each with the comparable values that they test for."""
+        self.only_matcher = matchers[0] if is_alone and matchers else None
+        """The matcher of the exchange, if messages reach no other exchange from there."""
+        self.reads_routing_key = any(matcher.reads_routing_key for matcher in matchers)
         for matcher in matchers:
             for name, values in matcher.header_values.items():
                 self.headers[name] = {*self.headers[name], *values} if name in self.headers else values
@@ -39,6 +42,8 @@ class Plan:
         signature, because sorting would cost more than a second entry in the cache.
         """
         decisive = self.headers
+        if not self.reads_routing_key:
+            routing_keys = ""
         if not decisive:
             return routing_keys
         signature = [routing_keys]

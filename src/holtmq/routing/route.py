@@ -38,6 +38,10 @@ class Route:
     @classmethod
     def through(cls, bindings: Collection[Binding]) -> Route:
         """Return the route of a message that reaches queues through these bindings."""
+        if len(bindings) == 1:  # the most frequent case
+            (binding,) = bindings
+            if binding.arguments is EMPTY_TABLE:
+                return cls((binding.destination,), NO_ENTRIES)
         queues = tuple(sorted({binding.destination for binding in bindings}))
         with_arguments: dict[str, list[Binding]] = {}
         for binding in bindings:

@@ -98,10 +98,15 @@ class Router:
         # Most messages end in one of these two lookups. They check nothing: what is cached was checked when it was added.
         try:
             plan = self._plans[exchange]
+            route = None
             if not headers:
-                return plan.recent[routing_key]
-            if type(headers) is dict and "CC" not in headers and "BCC" not in headers:
-                return plan.recent[plan.signature(routing_key, headers)]
+                route = plan.recent.get(routing_key)
+            elif type(headers) is dict and "CC" not in headers and "BCC" not in headers:
+                if not plan.reads_routing_key:
+                    require_short_string(routing_key, "a routing key")  # as it is not part of the signature
+                route = plan.recent.get(plan.signature(routing_key, headers))
+            if route is not None:
+                return route
         except (KeyError, TypeError):
             pass
         return self._resolve_checked(exchange, routing_key, NO_HEADERS if headers is None else headers)
@@ -269,11 +274,14 @@ class Router:
             self.require_publishable(exchange)
             plan = self._make_plan(exchange)
         keys = routing_keys(routing_key, headers)
+        require_short_string(routing_key, "a routing key")
         signature = plan.signature(keys[0] if len(keys) == 1 else frozenset(keys), headers)
         route = plan.find(signature)
         if route is None:
-            require_short_string(routing_key, "a routing key")
-            route = self.resolve_unpublished(exchange, keys, headers)
+            if plan.only_matcher is not None and len(keys) == 1:
+                route = Route.through(plan.only_matcher.match(keys[0], headers))
+            else:
+                route = self.resolve_unpublished(exchange, keys, headers)
             plan.keep(signature, route)
         return route
 
@@ -282,8 +290,9 @@ class Router:
         reach = self._reach(exchange)
         for name in reach:
             self._planned_through.setdefault(name, set()).add(exchange)
-        matchers = (self._matchers[name] for name in reach if name in self._matchers)
-        plan = self._plans[exchange] = Plan(matchers, self._plans)
+        matchers = [self._matchers[name] for name in reach if name in self._matchers]
+        is_alone = len(reach) == 1 and not self.registry.links_from(exchange)
+        plan = self._plans[exchange] = Plan(matchers, self._plans, is_alone=is_alone)
         return plan
 
     def _reach(self, exchange: str) -> dict[str, None]:
