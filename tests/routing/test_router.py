@@ -117,6 +117,21 @@ def test_routing_keys_count_if_another_exchange_within_reach_reads_them() -> Non
     assert [router.route("x", key) for key in ("a", "b", "a")] == [("q",), (), ("q",)]
 
 
+def test_routes_of_dead_letters_are_remembered_until_a_binding_changes(matches: list[str]) -> None:
+    router = Router(topology(Binding("x", "q", "a.*")))
+    assert [router.resolve_unpublished("x", ("a.b",)).queues for _ in range(3)] == [("q",)] * 3
+    assert matches == ["a.b"]
+    router.unbind(Binding("x", "q", "a.*"))
+    assert router.resolve_unpublished("x", ("a.b",)).queues == ()
+
+
+def test_an_internal_exchange_takes_dead_letters_and_refuses_publishers() -> None:
+    router = Router(Topology((Exchange("x", "fanout", internal=True),), (Queue("q"),), (Binding("x", "q", ""),)))
+    assert [router.resolve_unpublished("x", ("k",)).queues for _ in range(2)] == [("q",)] * 2
+    with pytest.raises(AccessRefusedError):
+        router.route("x", "k")
+
+
 def test_a_router_without_a_cache_routes_the_same() -> None:
     router = Router(topology(Binding("x", "q", "a.#")), cache_size=0)
     assert [router.route("x", key) for key in ("a.b", "b", "a.b")] == [("q",), (), ("q",)]

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 from holtmq.broker.memory import MemoryBudget, memory_of
 from holtmq.broker.publication import Destination
 from holtmq.broker.queue import MessageQueue
-from holtmq.broker.queued_message import Origin, QueuedMessage, restore
+from holtmq.broker.queued_message import Origin, QueuedMessage, known_properties, restore
 from holtmq.broker.reply import REPLY_QUEUE, ReplyDestination
 from holtmq.broker.traffic import Inflow, Outflow, Traffic
 from holtmq.errors import NotFoundError, StoreError
@@ -23,7 +23,7 @@ from holtmq.steps import Steps
 from holtmq.store.records import StoredRow
 from holtmq.table import FieldValue
 from holtmq.topology import DEFAULT_EXCHANGE, Binding, Exchange, Policy, Queue, Removal, Topology
-from holtmq.wire.content import Properties, make_content
+from holtmq.wire.content import make_content
 
 if TYPE_CHECKING:
     from holtmq.broker.broker import Broker
@@ -253,7 +253,7 @@ class VirtualHost:
         route = self.router.resolve_unpublished(letter.exchange, letter.routing_keys, letter.headers)
         destinations, entries = self._destinations(route)
         destinations = [target for target in destinations if not letter.is_cycle(target.name)]
-        properties = Properties(letter.raw_properties)
+        properties = known_properties(letter.raw_properties, self.broker.properties)
         self.broker.expect(destinations, properties, message.size)
         self.broker.last_id += 1
         dead = QueuedMessage(

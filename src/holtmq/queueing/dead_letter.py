@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Collection, Mapping, Sequence
 from datetime import UTC, datetime
+from functools import lru_cache
 from typing import Any, Literal, NamedTuple, TypeAlias
 
 from holtmq.errors import FrameError
@@ -14,11 +15,12 @@ from holtmq.queueing.rules import QueueRules
 from holtmq.routing.router import routing_keys
 from holtmq.table import FieldValue
 from holtmq.topology import DEFAULT_EXCHANGE
-from holtmq.wire.content import Properties, encode_properties
+from holtmq.wire.content import CACHEABLE_BYTES, Properties, encode_properties
 from holtmq.wire.tables import encode_value, join_table, split_table
 
 DeathReason: TypeAlias = Literal["rejected", "expired", "maxlen", "delivery_limit"]
 REJECTED: DeathReason = "rejected"
+LETTERS_KEPT = 1000
 Death: TypeAlias = dict[str, FieldValue]
 
 
@@ -65,19 +67,38 @@ def dead_letter(
     target = rules.dead_letter_exchange
     if target is None or (target != DEFAULT_EXCHANGE and target not in exchanges):
         return None
+    letter = _recent_letter if len(properties.raw) <= CACHEABLE_BYTES else _letter
+    return letter(properties.raw, exchange, routing_key, queue, target, rules.dead_letter_routing_key, reason, now_ms // 1000)
+
+
+def _letter(
+    raw_properties: bytes,
+    exchange: str,
+    routing_key: str,
+    queue: str,
+    target: str,
+    new_key: str | None,
+    reason: DeathReason,
+    now_s: int,
+) -> DeadLetter:
+    properties = Properties(raw_properties)
     headers, fields = _readable(properties)
     keys = routing_keys(routing_key, headers)
     keys = (routing_key, *(key for key in keys if key != routing_key))
-    deaths = _with_death(headers.get("x-death"), _death(properties, exchange, keys, queue, reason, now_ms))
+    deaths = _with_death(headers.get("x-death"), _death(properties, exchange, keys, queue, reason, now_s))
     fields["x-death"] = encode_value(list(deaths))
     for name, value in (("exchange", exchange), ("queue", queue), ("reason", reason)):
         fields.setdefault(f"x-first-death-{name}", encode_value(value))
-    if rules.dead_letter_routing_key is not None:
+    if new_key is not None:
         fields.pop("CC", None)
-        keys = (rules.dead_letter_routing_key,)
+        keys = (new_key,)
     changed: dict[str, Any] = {**properties.without_headers(), "headers": join_table(fields)}
     changed.pop("expiration", None)
     return DeadLetter(target, keys, {**headers, "x-death": list(deaths)}, encode_properties(changed), deaths, reason)
+
+
+_recent_letter = lru_cache(LETTERS_KEPT)(_letter)
+"""Messages with the same properties and key that die in a queue within the same second have the same letter."""
 
 
 def _readable(properties: Properties) -> tuple[Mapping[str, FieldValue], dict[str, bytes]]:
@@ -88,12 +109,12 @@ def _readable(properties: Properties) -> tuple[Mapping[str, FieldValue], dict[st
         return {}, {}
 
 
-def _death(properties: Properties, exchange: str, keys: tuple[str, ...], queue: str, reason: DeathReason, now_ms: int) -> Death:
+def _death(properties: Properties, exchange: str, keys: tuple[str, ...], queue: str, reason: DeathReason, now_s: int) -> Death:
     death: Death = {
         "count": 1,
         "reason": reason,
         "queue": queue,
-        "time": datetime.fromtimestamp(now_ms // 1000, UTC),
+        "time": datetime.fromtimestamp(now_s, UTC),
         "exchange": exchange,
         "routing-keys": list(keys),
     }

@@ -134,8 +134,9 @@ class Router:
         self, exchange: str, routing_keys: Collection[str], headers: Mapping[str, FieldValue] = NO_HEADERS
     ) -> Route:
         """Return the route of a message that no client publishes, such as a dead letter; internal exchanges accept it."""
-        hops = self.walk(exchange, routing_keys, headers)
-        return Route.through([binding for hop in hops for binding in hop.matched if binding.is_to_queue])
+        if exchange != DEFAULT_EXCHANGE and self.registry.exchange(exchange).internal:  # these have no plan
+            return self._walked(exchange, routing_keys, headers)
+        return self._planned(self._plans.get(exchange) or self._make_plan(exchange), exchange, routing_keys, headers)
 
     def explain(self, exchange: str, routing_key: str, headers: Mapping[str, FieldValue] | None = None) -> Explanation:
         """Explain the route of a message, with near misses. This examines every binding on the way: avoid it in hot paths."""
@@ -275,15 +276,25 @@ class Router:
             plan = self._make_plan(exchange)
         keys = routing_keys(routing_key, headers)
         require_short_string(routing_key, "a routing key")
-        signature = plan.signature(keys[0] if len(keys) == 1 else frozenset(keys), headers)
+        return self._planned(plan, exchange, keys, headers)
+
+    def _planned(self, plan: Plan, exchange: str, routing_keys: Collection[str], headers: Mapping[str, FieldValue]) -> Route:
+        """Return the route of a message from an exchange that has a plan, from the cache if it is there."""
+        only_key = next(iter(routing_keys)) if len(routing_keys) == 1 else None
+        signature = plan.signature(frozenset(routing_keys) if only_key is None else only_key, headers)
         route = plan.find(signature)
         if route is None:
-            if plan.only_matcher is not None and len(keys) == 1:
-                route = Route.through(plan.only_matcher.match(keys[0], headers))
+            if plan.only_matcher is not None and only_key is not None:
+                route = Route.through(plan.only_matcher.match(only_key, headers))
             else:
-                route = self.resolve_unpublished(exchange, keys, headers)
+                route = self._walked(exchange, routing_keys, headers)
             plan.keep(signature, route)
         return route
+
+    def _walked(self, exchange: str, routing_keys: Collection[str], headers: Mapping[str, FieldValue]) -> Route:
+        """Return the route of a message, found by way of all exchanges that it reaches."""
+        hops = self.walk(exchange, routing_keys, headers)
+        return Route.through([binding for hop in hops for binding in hop.matched if binding.is_to_queue])
 
     def _make_plan(self, exchange: str) -> Plan:
         """Create the plan of an exchange that was checked to be publishable; it is not checked again."""
