@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 
 import pytest
@@ -49,6 +49,10 @@ class Acks:
     def __init__(self) -> None:
         self.tags: list[tuple[int, bool]] = []
 
+    def ack_each(self, tags: Sequence[int]) -> None:
+        for tag in tags:
+            self.ack(tag, multiple=False)
+
     def ack(self, tag: int, *, multiple: bool) -> None:
         self.tags.append((tag, multiple))
 
@@ -61,8 +65,8 @@ class PublishedTo:
     published: list[tuple[str, bytes, int]]
     memory: int = 0
 
-    def publish(self, raw_properties: bytes, content: bytes, size: int) -> None:
-        self.published.append((self.routing_key, raw_properties, size))
+    def publish(self, raw_properties: bytes, contents: Sequence[bytes], size: int) -> None:
+        self.published += [(self.routing_key, raw_properties, size)] * len(contents)
 
 
 @dataclass

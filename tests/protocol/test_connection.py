@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import itertools
 import random
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
@@ -31,9 +31,10 @@ class Recording:
     routing_key: str
     memory: ClassVar[int] = 0
 
-    def publish(self, raw_properties: bytes, content: bytes, size: int) -> None:
-        body = content[len(content) - size - 1 : -1] if size else b""
-        self.seen.append((self.channel, self.routing_key, raw_properties, body))
+    def publish(self, raw_properties: bytes, contents: Sequence[bytes], size: int) -> None:
+        for content in contents:
+            body = content[len(content) - size - 1 : -1] if size else b""
+            self.seen.append((self.channel, self.routing_key, raw_properties, body))
 
 
 class Recorder:
@@ -71,6 +72,10 @@ class Target:
     def __init__(self, recorder: Recorder, number: int) -> None:
         self._recorder = recorder
         self._number = number
+
+    def ack_each(self, tags: Sequence[int]) -> None:
+        for tag in tags:
+            self.ack(tag, multiple=False)
 
     def ack(self, tag: int, *, multiple: bool) -> None:
         self._recorder.seen.append((self._number, "ack", tag, multiple))
@@ -146,6 +151,28 @@ def test_slices_make_no_difference_to_large_headers_and_bodies(cuts: list[int]) 
     recorder, connection, _ = receive(b"".join(parts), cuts)
     assert [entry[1:] for entry in recorder.seen if len(entry) == 4] == [("key", properties, bytes(size)) for size in sizes]
     assert connection.state == ConnectionState.OPEN
+
+
+RUN_OF_MESSAGES = [publish(1, "key", bytes((number,)) * 50) for number in range(8)]
+RUN_OF_ACKS = [method_frame(1, wire.BasicAck(tag, tag == 6)) for tag in range(1, 9)]
+
+
+@given(st.lists(st.integers(0, 10**6), max_size=20))
+def test_slices_make_no_difference_to_messages_and_acks_in_a_row(cuts: list[int]) -> None:
+    parts = [handshake(), method_frame(1, wire.ChannelOpen()), *RUN_OF_MESSAGES, *RUN_OF_ACKS, *RUN_OF_MESSAGES[:2]]
+    recorder, _, _ = receive(b"".join(parts), cuts)
+    bodies = [bytes((number,)) * 50 for number in (*range(8), 0, 1)]
+    assert [entry[3] for entry in recorder.seen if entry[1] == "key"] == bodies
+    assert [entry[2:] for entry in recorder.seen if entry[1] == "ack"] == [(tag, tag == 6) for tag in range(1, 9)]
+
+
+@pytest.mark.parametrize(("run", "kind"), [(RUN_OF_MESSAGES, "key"), (RUN_OF_ACKS, "ack")])
+def test_damaged_frame_in_a_row_closes_the_connection_after_those_before_it(run: list[bytes], kind: str) -> None:
+    damaged = [*run[:3], run[3][:-1] + b"\x00", *run[4:]]
+    recorder, connection, output = receive(handshake() + method_frame(1, wire.ChannelOpen()) + b"".join(damaged), [])
+    assert len([entry for entry in recorder.seen if entry[1] == kind]) == 3
+    assert connection.state == ConnectionState.CLOSING
+    assert b"FRAME_ERROR" in output
 
 
 @pytest.mark.parametrize("at", [-1, -60_008, -60_009])

@@ -92,30 +92,31 @@ class Channel:
         self.resolve(publication)
         return publication
 
-    def put(self, publication: Publication, properties: Properties, content: Content, size: int, way: Way) -> None:
-        """Put a message into its queues and count it. On the hot path: see benchmarks/broker.py."""
+    def put(self, publication: Publication, properties: Properties, contents: Sequence[Content], size: int, way: Way) -> None:
+        """Put messages into their queues and count them. On the hot path: see benchmarks/broker.py."""
         broker, (destinations, entries, tally) = self.broker, way
-        tally.count += 1
-        broker.last_id += 1
-        copies = len(destinations)
-        message = QueuedMessage(broker.last_id, publication.origin, properties, content, size, copies)
-        is_taken = True
-        if copies > 1:
-            broker.expect(destinations, properties, size)
-        if entries:
-            for destination in destinations:
-                is_taken &= destination.put(message, entries.get(destination.name))
-        else:
-            for destination in destinations:
-                if not destination.put(message):
-                    is_taken = False
-        if not destinations and publication.is_mandatory:
-            self.returned += 1
-            self.outlet.give_back(message)
-        if self._is_confirming:
-            self._await_confirm(message, is_taken=is_taken)
-        elif not is_taken:
-            self._has_rejected = True
+        tally.count += len(contents)
+        origin, copies, is_confirming = publication.origin, len(destinations), self._is_confirming
+        for content in contents:
+            broker.last_id = message_id = broker.last_id + 1
+            message = QueuedMessage(message_id, origin, properties, content, size, copies)
+            is_taken = True
+            if copies > 1:
+                broker.expect(destinations, properties, size)
+            if entries:
+                for destination in destinations:
+                    is_taken &= destination.put(message, entries.get(destination.name))
+            else:
+                for destination in destinations:
+                    if not destination.put(message):
+                        is_taken = False
+            if not destinations and publication.is_mandatory:
+                self.returned += 1
+                self.outlet.give_back(message)
+            if is_confirming:
+                self._await_confirm(message, is_taken=is_taken)
+            elif not is_taken:
+                self._has_rejected = True
 
     def _await_confirm(self, message: QueuedMessage, *, is_taken: bool) -> None:
         confirms = self.confirms
@@ -341,20 +342,29 @@ class Channel:
         return self.vhost.move(source, target, limit)
 
     def ack(self, tag: int, *, multiple: bool) -> None:
-        if multiple or self.transaction is not None:
-            self._settle(self._take_unsettled(tag, multiple=multiple), MessageQueue.settle)
+        if multiple:
+            self._settle(self._take_unsettled(tag, multiple=True), MessageQueue.settle)
+        else:
+            self.ack_each((tag,))
+
+    def ack_each(self, tags: Sequence[int]) -> None:
+        """Acknowledge several deliveries. On the hot path: see benchmarks/broker.py."""
+        if self.transaction is not None:
+            for tag in tags:
+                self._settle(self._take_unsettled(tag, multiple=False), MessageQueue.settle)
             return
-        # The hot path: one message, acknowledged at once.
-        delivery = self.unsettled.pop(tag, None)
-        if delivery is None:
-            raise _unknown(tag)
-        message, queue, consumer = delivery
-        queue.settle(message)
-        if consumer is not None:
-            consumer.in_flight -= 1
-            self.in_flight -= 1
-            if not queue.is_awake:
-                self.vhost.wake(queue)
+        unsettled = self.unsettled
+        for tag in tags:
+            delivery = unsettled.pop(tag, None)
+            if delivery is None:
+                raise _unknown(tag)
+            message, queue, consumer = delivery
+            queue.settle(message)
+            if consumer is not None:
+                consumer.in_flight -= 1
+                self.in_flight -= 1
+                if not queue.is_awake:
+                    self.vhost.wake(queue)
 
     def reject(self, tag: int, *, multiple: bool, requeue: bool) -> None:
         """Requeue messages, or dead-letter them."""

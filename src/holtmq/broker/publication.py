@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from functools import partial
 from typing import TYPE_CHECKING, Protocol
 
 from holtmq.broker.memory import MESSAGE_BYTES
 from holtmq.broker.queued_message import Origin, QueuedMessage, known_properties
 from holtmq.routing.route import Entry
-from holtmq.wire.content import Content
+from holtmq.wire.content import Content, Properties
 
 if TYPE_CHECKING:
     from holtmq.broker.channel import Channel
@@ -48,17 +49,26 @@ class Publication:
         """Bytes that the handle takes in a cache."""
         return PUBLICATION_BYTES + DESTINATION_BYTES * len(self.way.destinations)
 
-    def publish(self, raw_properties: bytes, content: Content, size: int) -> None:
-        """Publish one message. On the hot path: see benchmarks/broker.py."""
+    def publish(self, raw_properties: bytes, contents: Sequence[Content], size: int) -> None:
+        """Publish messages that differ in nothing but their body. On the hot path: see benchmarks/broker.py."""
         channel = self.channel
         if self.generation != channel.vhost.generation:
             channel.resolve(self)
         known = channel.known_properties
-        properties, way = known.get(raw_properties) or known_properties(raw_properties, known), self.way
+        properties = known.get(raw_properties) or known_properties(raw_properties, known)
+        if properties.is_plain and channel.transaction is None:
+            channel.put(self, properties, contents, size, self.way)
+            return
+        for content in contents:
+            self._publish_closely(properties, content, size)
+
+    def _publish_closely(self, properties: Properties, content: Content, size: int) -> None:
+        """Publish one message in a transaction, or with properties that affect routing."""
+        channel, way = self.channel, self.way
         if not properties.is_plain:
             properties, content, way = channel.look_closer(self, properties, content)
         if channel.transaction is None:
-            channel.put(self, properties, content, size, way)
+            channel.put(self, properties, (content,), size, way)
         else:
-            channel.transaction.publishes.append(partial(channel.put, self, properties, content, size, way))
-            channel.count_uncommitted(len(content) + len(raw_properties) + MESSAGE_BYTES)
+            channel.transaction.publishes.append(partial(channel.put, self, properties, (content,), size, way))
+            channel.count_uncommitted(len(content) + len(properties.raw) + MESSAGE_BYTES)

@@ -6,7 +6,7 @@ attributes alone, so neither package imports the other.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Protocol
 
 from holtmq.table import FieldValue
@@ -24,14 +24,16 @@ class PublishTarget(Protocol):
     def memory(self) -> int:
         """Bytes that the target takes."""
 
-    def publish(self, raw_properties: bytes, content: Content, size: int) -> None:
-        """Publish one message, given its raw properties, its content and the length of its body."""
+    def publish(self, raw_properties: bytes, contents: Sequence[Content], size: int) -> None:
+        """Publish messages with the same raw properties and the same length of the body, given their contents."""
 
 
 class AckTarget(Protocol):
     """The broker's side of a channel, limited to what the hot path calls directly."""
 
     def ack(self, tag: int, *, multiple: bool) -> None: ...
+    def ack_each(self, tags: Sequence[int]) -> None:
+        """Acknowledge several deliveries, in this order."""
 
 
 class OriginOnWire(Protocol):

@@ -112,7 +112,7 @@ class ServerChannel:
         self.abandon_content()
         content = join_content(raw_properties, body, size, self.number)
         body.clear()
-        target.publish(raw_properties, content, size)
+        target.publish(raw_properties, (content,), size)
 
     @property
     def is_writable(self) -> bool:

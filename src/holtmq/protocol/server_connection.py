@@ -91,6 +91,11 @@ LONGEST_LOGIN_FRAME = 8192
 ACK_START = bytes((0, BASIC, 0, 80))
 ACK_SIZE = 13
 ACK_ARGUMENTS = Struct(">QB")
+ACK_TAG_AT = FRAME_START.size + len(ACK_START)
+ACK_BYTES = ACK_SIZE + OVERHEAD
+ACK_END = bytes((0, FRAME_END))
+ACK_END_AT = ACK_BYTES - len(ACK_END)
+"""The end of the frame of a basic.ack for a single message, and its offset."""
 PUBLISH_START = bytes((0, BASIC, 0, 40))
 PUBLISH_AT = FRAME_START.size + len(PUBLISH_START) + 2
 """Offset of the exchange in the frame of a basic.publish: the ticket comes before it."""
@@ -286,7 +291,7 @@ class ServerConnection:
                 break
             raw_properties = bytes(buffer[after + CONTENT_START.size : body_at - 1])
             try:
-                target.publish(raw_properties, bytes(buffer[after:content_end]), body_size)
+                target.publish(raw_properties, (bytes(buffer[after:content_end]),), body_size)
             except AmqpError as error:
                 self._fail(error, number, *PUBLISH)
             at = content_end
@@ -353,12 +358,18 @@ class ServerConnection:
                 and number in channels
                 and channels[number].takes_methods
             ):
+                start, (tag, multiple) = data[at : at + ACK_TAG_AT], unpack_ack(data, at + ACK_TAG_AT)
+                tags, at = [tag], after
+                while not multiple and data.startswith(start, at) and data.startswith(ACK_END, at + ACK_END_AT):
+                    tags.append(unpack_ack(data, at + ACK_TAG_AT)[0])
+                    at += ACK_BYTES
                 try:
-                    tag, multiple = unpack_ack(data, at + FRAME_START.size + len(ACK_START))
-                    channels[number].target.ack(tag, multiple=multiple & 1 == 1)
+                    if multiple:
+                        channels[number].target.ack(tag, multiple=multiple & 1 == 1)
+                    else:
+                        channels[number].target.ack_each(tags)
                 except AmqpError as error:
                     self._fail(error, number, *ACK)
-                at = after
                 continue
             target = None
             if size < LONGEST_PUBLISH and not self.assembling:
@@ -385,13 +396,23 @@ class ServerConnection:
                         if end < content_end:
                             break
                         if data[content_end - 1] == FRAME_END:
+                            raw_properties = data[after + CONTENT_START.size : body_at - 1]
+                            contents = [data[after:content_end]]
+                            # Messages that differ in nothing but their body are often sent in a row.
+                            start, length, offset = data[at : body_at + FRAME_START.size], content_end - at, after - at
+                            at = content_end
+                            while (
+                                data.startswith(start, at)
+                                and at + length <= end
+                                and body_size
+                                and data[at + length - 1] == FRAME_END
+                            ):
+                                contents.append(data[at + offset : at + length])
+                                at += length
                             try:
-                                target.publish(
-                                    data[after + CONTENT_START.size : body_at - 1], data[after:content_end], body_size
-                                )
+                                target.publish(raw_properties, contents, body_size)
                             except AmqpError as error:
                                 self._fail(error, number, *PUBLISH)
-                            at = content_end
                             continue
             self._receive_frame(kind, number, data[at + FRAME_START.size : after - 1])
             if self.is_paused or self.owed >= UNSENT_BYTES:

@@ -164,7 +164,7 @@ def publish(call: Call) -> dict[str, Any]:
     with call.channel(vhost) as (channel, inbox):
         channel.select_confirms()
         publication = channel.publication(found.name, routing_key, is_mandatory=True)
-        publication.publish(raw, make_content(raw, body), len(body))
+        publication.publish(raw, [make_content(raw, body)], len(body))
     return {"routed": not inbox.returned and not inbox.refused}
 
 
