@@ -165,19 +165,20 @@ def test_a_message_acknowledged_before_it_was_written_is_never_written(bench: Be
     client.channel.ack(1, multiple=False)
     bench.to_disk()
     assert client.confirms == [(1, False)]
-    assert bench.database.connection.execute("SELECT count(*) FROM messages").fetchone() == (0,)
+    assert bench.database.connection.execute("SELECT count(*) FROM log_chunks").fetchone() == (0,)
 
 
 def test_unacknowledged_messages_of_a_backlog_are_not_kept_in_memory(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(memory_module, "WINDOW_MESSAGES", 10)
     client = bench.client()
-    client.declare("q")
+    client.declare("q", durable=True)
     for number in range(200):
-        client.publish("", "q", b"%d" % number)
+        client.publish("", "q", b"%d" % number, delivery_mode=2)
         bench.turn()
     bench.to_disk()
     client.consume("q")
     bench.turn()
+    bench.to_disk()
     held = [message for _, message, _ in client.deliveries]
     assert len(held) == 200
     assert sum(1 for message in held if message.content) < 50
@@ -205,13 +206,14 @@ def test_a_message_evicted_from_memory_is_read_again_when_it_is_requeued(bench: 
     monkeypatch.setattr(memory_module, "WINDOW_MESSAGES", 1)
     client = bench.client()
     client.declare("dead")
-    client.declare("q", dead_letter_exchange="", dead_letter_routing_key="dead")
+    client.declare("q", durable=True, dead_letter_exchange="", dead_letter_routing_key="dead")
     for number in range(20):
-        client.publish("", "q", b"%d" % number, message_id=str(number))
+        client.publish("", "q", b"%d" % number, message_id=str(number), delivery_mode=2)
         bench.turn()
     bench.to_disk()
     tag = client.consume("q")
     bench.turn()
+    bench.to_disk()
     client.channel.cancel(tag)
     client.channel.reject(19, multiple=True, requeue=True)
     client.channel.reject(20, multiple=False, requeue=False)

@@ -18,8 +18,13 @@ BODIES = [b"%03d" % number for number in range(300)]
 
 @contextmanager
 def unreadable(bench: Bench) -> Iterator[None]:
-    """Let SQLite fail with an error of its own at every statement."""
-    bench.database.connection.set_authorizer(lambda *_: sqlite3.SQLITE_DENY)
+    """Let SQLite fail with an error of its own whenever it reads messages."""
+
+    def deny(action: int, table: str | None, column: str | None, *_: str | None) -> int:
+        is_read = action == sqlite3.SQLITE_READ and table == "log_chunks" and column == "content"
+        return sqlite3.SQLITE_DENY if is_read else sqlite3.SQLITE_OK
+
+    bench.database.connection.set_authorizer(deny)
     try:
         yield
     finally:
@@ -35,10 +40,10 @@ def paged(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> Client:
     client.declare("q", durable=True)
     client.declare("dead")
     for body in BODIES[:20]:
-        client.publish("", "q", body)
+        client.publish("", "q", body, delivery_mode=2)
     bench.turn()
     for body in BODIES[20:]:
-        client.publish("", "q", body)
+        client.publish("", "q", body, delivery_mode=2)
     bench.to_disk()
     return client
 
@@ -50,12 +55,17 @@ def test_messages_wait_in_the_file_until_it_can_be_read(bench: Bench, paged: Cli
         paged.consume("q")
         bystander.consume("other")
         bystander.publish("", "other", b"alive")
+        bench.turn()
+        bench.to_disk()
         for _ in range(3):
             bench.turn(READ_AGAIN_MS)
         assert paged.bodies == BODIES[:20]
         assert bystander.bodies == [b"alive"]
     assert [record.message for record in caplog.records] == [
-        "cannot read messages of queue 'q' in vhost '/', trying again every 1000 ms: :memory:: not authorized"
+        (
+            "cannot read messages of queue 'q' in vhost '/', trying again every 1000 ms: "
+            ":memory:: access to log_chunks.content is prohibited"
+        )
     ]
     assert bench.broker.read_errors == 3
     bench.turn(READ_AGAIN_MS)
@@ -74,6 +84,7 @@ def test_get_and_move_leave_unreadable_messages_in_their_place(bench: Bench, pag
 def test_a_requeued_message_that_cannot_be_read_again_keeps_its_place(bench: Bench, paged: Client) -> None:
     paged.consume("q")
     bench.turn()
+    bench.to_disk()
     assert paged.bodies == BODIES
     other = bench.client()
     for tag in list(paged.channel.consumers):

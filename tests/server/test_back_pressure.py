@@ -27,20 +27,43 @@ def resident_bytes(pid: int) -> int:
     return int(Path(f"/proc/{pid}/statm").read_text().split()[1]) * resource.getpagesize()
 
 
-def test_a_backlog_is_kept_on_disk_and_delivered_in_order(tmp_path: Path) -> None:
-    with broker_process(tmp_path / "b.db", "--durability", "off") as broker:
+def little_memory(folder: Path) -> str:
+    """Return the path of a configuration that limits the memory."""
+    config = folder / "holtmq.toml"
+    config.write_text(f'memory_bytes = {100 * KIB * KIB}\ndurability = "off"\n')
+    return str(config)
+
+
+@pytest.mark.parametrize("delivery_mode", [1, 2])
+def test_a_backlog_is_kept_on_disk_and_delivered_in_order(tmp_path: Path, delivery_mode: int) -> None:
+    with broker_process(tmp_path / "b.db", "--config", little_memory(tmp_path)) as broker:
         before = resident_bytes(broker.process.pid)
         with Amqp(broker.port) as amqp:
             channel = amqp.channel()
-            channel.declare("q")
+            channel.declare("q", durable=True)
             for number in range(60_000):
-                channel.publish("", "q", b"%06d" % number + bytes(4 * KIB))
+                channel.publish("", "q", b"%06d" % number + bytes(4 * KIB), delivery_mode=delivery_mode)
             channel.settle()
             assert channel.count("q") == 60_000
             growth = resident_bytes(broker.process.pid) - before
             assert growth < 160 * KIB * KIB, f"{growth // KIB // KIB} MiB for a backlog of 240 MiB"
             channel.consume("q", no_ack=True)
             assert [int(event.body[:6]) for event in channel.deliveries(60_000)] == list(range(60_000))
+
+
+def test_messages_that_were_in_memory_are_paged_out_for_others(tmp_path: Path) -> None:
+    with broker_process(tmp_path / "b.db", "--config", little_memory(tmp_path)) as broker, Amqp(broker.port) as amqp:
+        channel = amqp.channel()
+        for queue in ("a", "b", "c"):
+            channel.declare(queue)
+            for number in range(15_000):
+                channel.publish("", queue, b"%06d" % number + bytes(4 * KIB))
+            channel.settle()
+        assert resident_bytes(broker.process.pid) < 250 * KIB * KIB
+        for queue in ("a", "b", "c"):
+            channel.consume(queue, queue, no_ack=True)
+            assert [int(event.body[:6]) for event in channel.deliveries(15_000)] == list(range(15_000))
+            channel.call(wire.BasicCancel(queue), wire.BasicCancelOk)
 
 
 def test_a_backlog_survives_a_kill_and_the_start_does_not_load_it(tmp_path: Path) -> None:
@@ -69,7 +92,8 @@ def test_a_backlog_survives_a_kill_and_the_start_does_not_load_it(tmp_path: Path
 
 
 def test_a_consumer_that_stops_reading_does_not_delay_others(tmp_path: Path) -> None:
-    with broker_process(tmp_path / "b.db") as broker, Amqp(broker.port) as deaf, Amqp(broker.port) as amqp:
+    limited = broker_process(tmp_path / "b.db", "--config", little_memory(tmp_path))
+    with limited as broker, Amqp(broker.port) as deaf, Amqp(broker.port) as amqp:
         channel = amqp.channel()
         channel.declare("q")
         channel.declare("other")
@@ -87,15 +111,15 @@ def test_priorities_and_expiry_apply_to_messages_on_disk(monkeypatch: pytest.Mon
     monkeypatch.setattr(memory_module, "WINDOW_MESSAGES", 50)
     with running_broker() as broker, Amqp(broker.port) as amqp:
         channel = amqp.channel()
-        channel.declare("q", max_priority=2)
+        channel.declare("q", durable=True, max_priority=2)
         for number in range(300):
-            channel.publish("", "q", b"%d.%d" % (number % 3, number), priority=number % 3)
+            channel.publish("", "q", b"%d.%d" % (number % 3, number), priority=number % 3, delivery_mode=2)
         channel.settle()
         expected = [b"%d.%d" % (p, n) for p in (2, 1, 0) for n in range(300) if n % 3 == p]
         assert channel.drain("q") == expected
-        channel.declare("ttl", message_ttl=100)
+        channel.declare("ttl", durable=True, message_ttl=100)
         for _ in range(300):
-            channel.publish("", "ttl", b"m")
+            channel.publish("", "ttl", b"m", delivery_mode=2)
         channel.settle()
         eventually(lambda: channel.count("ttl") == 0, "all messages to expire")
 

@@ -11,14 +11,21 @@ import pytest
 from holtmq.broker.queued_message import Origin, QueuedMessage
 from holtmq.errors import StoreError
 from holtmq.steps import Steps, complete
-from holtmq.store.sqlite import batch_journal, journal_batch
-from holtmq.store.sqlite.batch_journal import FREED, ROWS, SqliteJournal, runs
+from holtmq.store.sqlite import chunk_log
+from holtmq.store.sqlite.batch_journal import SqliteJournal
+from holtmq.store.sqlite.chunk_log import DELETED_AT_ONCE
 from holtmq.store.sqlite.database import SqliteDatabase
 from holtmq.topology import Binding, Exchange, Queue, Removal
 from holtmq.wire.content import Properties, encode_properties, make_content
 
 RAW = encode_properties({"delivery_mode": 2})
-COUNT = 3 * FREED
+SEGMENT, SEGMENTS = 10, 150
+COUNT = SEGMENT * SEGMENTS
+
+
+@pytest.fixture(autouse=True)
+def short_segments(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(chunk_log, "SEGMENT_MESSAGES", SEGMENT)
 
 
 @pytest.fixture
@@ -34,10 +41,13 @@ def journal(path: Path) -> Iterator[SqliteJournal]:
     journal.close()
 
 
-def add(journal: SqliteJournal, queue_id: int, ids: range, *, is_paged: bool, body: bytes = b"m") -> None:
-    for number in ids:
-        message = QueuedMessage(number, Origin("", "k"), Properties(RAW), make_content(RAW, body), len(body), 1)
-        journal.add(message, queue_id, 0, None, is_paged=is_paged)
+def add(journal: SqliteJournal, queue_id: int, ids: range, body: bytes = b"m") -> list[QueuedMessage]:
+    messages = [
+        QueuedMessage(number, Origin("", "k"), Properties(RAW), make_content(RAW, body), len(body), 1) for number in ids
+    ]
+    for message in messages:
+        journal.add(message, queue_id, 0, None)
+    return messages
 
 
 def write(journal: SqliteJournal) -> Steps[None]:
@@ -60,21 +70,32 @@ def count(path: Path, table: str) -> int:
     return int(number)
 
 
+def stored(path: Path) -> int:
+    """Return the number of messages in the log."""
+    connection = sqlite3.connect(path)
+    try:
+        (number,) = connection.execute("SELECT coalesce(sum(number), 0) FROM log_slices").fetchone()
+    finally:
+        connection.close()
+    return int(number)
+
+
 @pytest.mark.parametrize("is_deleted", [False, True])
 def test_a_queue_is_emptied_in_steps_and_as_a_whole(journal: SqliteJournal, path: Path, is_deleted: bool) -> None:  # noqa: FBT001
     queue_id = journal.add_queue(Queue("q"))
-    add(journal, queue_id, range(1, COUNT + 1), is_paged=True)
+    messages = add(journal, queue_id, range(1, COUNT + 1))
     commit(journal)
     if is_deleted:
         journal.forget_queue(queue_id)
     else:
-        journal.purge(queue_id, {5})
+        journal.purge(queue_id, messages[5:6])
     steps = write(journal)
-    seen = [count(path, "messages") for _ in steps]
-    assert len(seen) >= COUNT // FREED
-    assert set(seen) == {COUNT}
+    seen = [count(path, "log_chunks") for _ in steps]
+    assert len(seen) >= SEGMENTS // DELETED_AT_ONCE
+    assert set(seen) == {SEGMENTS}
     journal.commit()
-    assert count(path, "messages") == count(path, "deliveries") == (0 if is_deleted else 1)
+    assert count(path, "log_chunks") == count(path, "log_slices") == (0 if is_deleted else 1)
+    assert stored(path) == (0 if is_deleted else 1)
 
 
 def test_the_bindings_of_an_exchange_are_removed_with_it_in_steps(
@@ -94,63 +115,53 @@ def test_the_bindings_of_an_exchange_are_removed_with_it_in_steps(
 
 
 def test_a_large_transaction_is_written_in_steps(journal: SqliteJournal, path: Path) -> None:
-    queue_id = journal.add_queue(Queue("q"))
-    add(journal, queue_id, range(1, 2 * ROWS + 1), is_paged=False)
-    add(journal, queue_id, range(3 * ROWS, 5 * ROWS), is_paged=True)
-    assert sum(1 for _ in write(journal)) >= 4
-    assert count(path, "messages") == 0
+    add(journal, journal.add_queue(Queue("q")), range(1, COUNT + 1))
+    assert sum(1 for _ in write(journal)) >= SEGMENTS
+    assert stored(path) == 0
     journal.commit()
-    assert count(path, "messages") == 4 * ROWS
+    assert stored(path) == COUNT
 
 
 def test_large_bodies_are_written_a_few_at_a_time(journal: SqliteJournal, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(journal_batch, "STEP_BYTES", 100)
-    add(journal, journal.add_queue(Queue("q")), range(1, 11), is_paged=False, body=bytes(50))
+    monkeypatch.setattr(chunk_log, "SEGMENT_BYTES", 100)
+    add(journal, journal.add_queue(Queue("q")), range(1, 11), body=bytes(50))
     assert sum(1 for _ in write(journal)) >= 5
 
 
 def test_what_arrives_between_two_steps_is_in_the_next_batch(journal: SqliteJournal, path: Path) -> None:
     queue_id = journal.add_queue(Queue("q"))
-    add(journal, queue_id, range(1, 11), is_paged=False)
+    add(journal, queue_id, range(1, 11))
     first = journal.batch
     steps = write(journal)
     next(steps)
-    add(journal, queue_id, range(11, 21), is_paged=False)
+    add(journal, queue_id, range(11, 21))
     complete(steps)
     assert journal.commit() == first
-    assert count(path, "messages") == 10
+    assert stored(path) == 10
     commit(journal)
-    assert count(path, "messages") == 20
+    assert stored(path) == 20
 
 
 def test_a_batch_that_fails_in_the_middle_is_written_again(
     journal: SqliteJournal, path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     queue_id = journal.add_queue(Queue("q"))
-    add(journal, queue_id, range(1, 2 * ROWS), is_paged=False)
+    add(journal, queue_id, range(1, COUNT))
     steps = write(journal)
     next(steps)
     with monkeypatch.context() as patch:
-        patch.setattr(batch_journal, "ADD_PLAIN_MESSAGE", "INSERT INTO nowhere VALUES (1)")
+        patch.setattr(chunk_log, "ADD_CHUNK", "INSERT INTO nowhere VALUES (1)")
         with pytest.raises(StoreError):
             complete(steps)
     assert count(path, "queues") == 0
     commit(journal)
-    assert (count(path, "queues"), count(path, "messages")) == (1, 2 * ROWS - 1)
+    assert (count(path, "queues"), stored(path)) == (1, COUNT - 1)
 
 
 def test_a_batch_whose_steps_are_dropped_is_written_again(journal: SqliteJournal, path: Path) -> None:
-    add(journal, journal.add_queue(Queue("q")), range(1, 2 * ROWS), is_paged=False)
+    add(journal, journal.add_queue(Queue("q")), range(1, COUNT))
     steps = write(journal)
     next(steps)
     steps.close()
     commit(journal)
-    assert (count(path, "queues"), count(path, "messages")) == (1, 2 * ROWS - 1)
-
-
-def test_runs_are_cut_into_steps() -> None:
-    numbers = [*range(10, 10 + 2 * FREED + 3), 900_000]
-    found = runs(numbers)
-    assert found[0] == (10, 9 + FREED)
-    assert [number for first, last in found for number in range(first, last + 1)] == numbers
-    assert max(last - first + 1 for first, last in found) == FREED
+    assert (count(path, "queues"), stored(path)) == (1, COUNT - 1)

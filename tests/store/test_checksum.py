@@ -26,6 +26,14 @@ def damage(path: Path, body: bytes) -> None:
     path.write_bytes(content.replace(body, bytes([body[0] ^ 1]) + body[1:]))
 
 
+def damage_chunks(path: Path, body: bytes) -> None:
+    """Flip a bit of a body in the log of a running broker."""
+    with sqlite3.connect(path) as connection:
+        for chunk_id, content in connection.execute("SELECT id, content FROM log_chunks").fetchall():
+            flipped = content.replace(body, bytes([body[0] ^ 1]) + body[1:])
+            connection.execute("UPDATE log_chunks SET content = ? WHERE id = ?", (flipped, chunk_id))
+
+
 def fill(path: Path, *bodies: str) -> None:
     with holtmq.open(path) as mq:
         mq.declare_queue("q", dead_letter_queue="dead")
@@ -169,14 +177,35 @@ def test_the_broker_skips_a_message_that_was_damaged_while_a_consumer_had_it(tmp
         channel = amqp.channel()
         channel.consume("q")
         tags = [event.method.delivery_tag for event in channel.deliveries(2)]
-        with sqlite3.connect(path) as connection:
-            connection.execute("UPDATE messages SET body = x'00' WHERE CAST(body AS TEXT) = 'first body'")
+        damage_chunks(path, b"first body")
         for tag in tags:
             channel.nack(tag)
         assert channel.next().body == b"second body"
         channel.nack(tags[-1] + 1, requeue=False)
         assert (channel.count("q"), channel.drain("dead")) == (0, [b"second body"])
         assert "holtmq_messages_damaged_total 1" in node.http.get("/metrics")
+
+
+def test_a_chunk_whose_header_is_damaged_is_set_aside_as_a_whole(tmp_path: Path) -> None:
+    path = tmp_path / "a.db"
+    with broker_process(path) as broker:
+        with Amqp(broker.port) as amqp:
+            amqp.channel().declare("q", durable=True)
+            amqp.channel(2).put("q", b"1", b"2", b"3", delivery_mode=2)
+        broker.stop()
+    with sqlite3.connect(path) as connection:
+        connection.execute("UPDATE log_chunks SET header = CAST(x'00' || substr(header, 2) AS BLOB) WHERE id = 1")
+        number = connection.execute("SELECT sum(number) FROM log_slices WHERE chunk_id = 1").fetchone()[0]
+    with running_node(data=str(path)) as node, node.connect() as amqp:
+        channel = amqp.channel(3)
+        channel.put("q", b"4", delivery_mode=2)
+        channel.consume("q")
+        assert [channel.next().body for _ in range(4 - number)] == [b"1", b"2", b"3", b"4"][number:]
+        assert channel.count("q") == 0
+        assert f"holtmq_messages_damaged_total {number}" in node.http.get("/metrics")
+    with holtmq.open(path) as mq:
+        assert mq.queue("q").size("damaged") == 1
+        assert mq.queue("q").size() == 4 - number
 
 
 def test_the_broker_skips_a_damaged_message_that_was_delayed(tmp_path: Path) -> None:

@@ -13,6 +13,7 @@ import logging
 from collections import defaultdict
 from collections.abc import Mapping, Sequence
 from itertools import count
+from operator import attrgetter
 from typing import Any
 
 from holtmq.accounts import Permission, TopicPermission, User
@@ -23,6 +24,7 @@ from holtmq.broker.lane import Lane
 from holtmq.broker.memory import DEFAULT_LIMIT, MemoryBudget
 from holtmq.broker.publication import Destination
 from holtmq.broker.queue import READ_AGAIN_MS, MessageQueue
+from holtmq.broker.queued_message import Restorer
 from holtmq.broker.revocation import enforce_rights
 from holtmq.broker.session import Session
 from holtmq.broker.traffic import Churn
@@ -40,6 +42,13 @@ log = logging.getLogger(__name__)
 
 RETRY_MS = 1000
 """A queue in which an internal error occurred is tried again after this time."""
+
+PAGE_OUT_MESSAGES = 1000
+PAGE_OUT_BYTES = 4 * 1024 * 1024
+"""What leaves the memory in one turn while it is short."""
+HOGS = 10
+SEARCH_MS = 100
+"""Number of queues from which messages are paged out, and the time between two searches for them."""
 
 
 class Broker:
@@ -64,6 +73,7 @@ class Broker:
         """The newest message in the batch that is being written."""
         self.properties: dict[bytes, Properties] = {}
         """Recently decoded properties, by their bytes."""
+        self.restorer = Restorer(self.properties)
         self.awake: list[MessageQueue] = []
         """Queues to dispatch before the turn ends."""
         self.unconfirmed: list[Confirms] = []
@@ -80,6 +90,9 @@ class Broker:
         self.memory = MemoryBudget(memory_limit)
         self.read_errors = 0
         """How often the file could not be read."""
+        self._hogs: list[MessageQueue] = []
+        """The queues that have the most in memory, while it is short, the largest one last."""
+        self._next_search = 0
         self._crowded: list[MessageQueue] = []
         self._next_due: int | None = None
         self._released_to = 0
@@ -236,6 +249,17 @@ class Broker:
         memory.assess(sum(len(vhost.queues) for vhost in self.vhosts.values()))
         if memory.is_short < was_short or memory.is_exhausted < was_exhausted:
             self._feed_starved()
+        if memory.is_short and memory.unwritten < PAGE_OUT_BYTES:
+            self._page_out()
+
+    def _page_out(self) -> None:
+        """Leave some messages of one of the largest queues to the file."""
+        if not self._hogs and self.now_ms >= self._next_search:
+            self._next_search = self.now_ms + SEARCH_MS
+            queues = [queue for vhost in self.vhosts.values() for queue in vhost.queues.values() if queue.messages_in_memory]
+            self._hogs = heapq.nlargest(HOGS, queues, key=attrgetter("memory"))[::-1]
+        if self._hogs and (self._hogs[-1].is_deleted or not self._hogs[-1].page_out(PAGE_OUT_MESSAGES, PAGE_OUT_BYTES)):
+            self._hogs.pop()
 
     def expect(self, destinations: Sequence[Destination], properties: Properties, size: int) -> None:
         """Let queues save memory if the copies of a message, and those before it in this turn, may take too much."""
@@ -295,7 +319,7 @@ class Broker:
     def _release_due(self) -> None:
         queues = {queue.id: queue for vhost in self.vhosts.values() for queue in vhost.queues.values()}
         try:
-            for queue_id, row in self.journal.take_due(self._released_to, self.now_ms):
+            for queue_id, row in self.journal.due(self._released_to, self.now_ms):
                 if queue_id in queues:
                     queues[queue_id].admit(row)
             self._released_to = self.now_ms

@@ -35,6 +35,7 @@ class Lane:
         "is_marking",
         "marked",
         "paged",
+        "paged_batch",
         "priority",
         "ready",
         "recovered_mark",
@@ -53,6 +54,9 @@ class Lane:
         self.ready: deque[QueuedMessage] = deque()
         self.paged = 0
         """Number of messages that are only in the file."""
+        self.paged_batch = 0
+        """The batch of the journal that has messages which were in memory before. Until it is on disk, newer ones may be
+        there that must not overtake them."""
         self.cursor = 0
         """Paged messages have ids above this one."""
         self.recovered_mark = 0

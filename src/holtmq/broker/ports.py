@@ -12,6 +12,7 @@ from holtmq.broker.memory import MemoryBudget
 from holtmq.broker.queued_message import QueuedMessage
 from holtmq.errors import StoreError
 from holtmq.queueing.dead_letter import DeathReason
+from holtmq.store.chunk import LoggedMessage
 from holtmq.store.journal_port import JournalPort
 from holtmq.store.records import StoredRow
 
@@ -90,8 +91,14 @@ class QueueHost(Protocol):
     def schedule(self, queue: MessageQueue, at_ms: int) -> None:
         """Call the queue's `on_time` at the given time."""
 
-    def restore(self, row: StoredRow) -> QueuedMessage:
+    def is_committed(self, batch: int) -> bool:
+        """Return whether all changes up to this batch of the journal are on disk."""
+
+    def restore(self, logged: LoggedMessage) -> QueuedMessage:
         """Turn a stored message into a queued one."""
+
+    def restore_row(self, row: StoredRow) -> QueuedMessage:
+        """Turn a message that has a row of its own into a queued one."""
 
     def bury(self, message: QueuedMessage, queue: MessageQueue, reason: DeathReason) -> None:
         """Dead-letter a message if the queue has a dead-letter exchange."""
@@ -99,5 +106,5 @@ class QueueHost(Protocol):
     def delete_queue(self, queue: MessageQueue) -> int:
         """Delete a queue and return the number of ready messages that were in it."""
 
-    def unsettled_ids(self, queue: MessageQueue) -> Collection[int]:
-        """Return the ids of the queue's unacknowledged messages."""
+    def unsettled(self, queue: MessageQueue) -> Sequence[QueuedMessage]:
+        """Return the queue's unacknowledged messages."""

@@ -7,6 +7,7 @@ What a queue does with a message (limits, expiry, dead letters) is defined in `q
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from contextlib import suppress
 from typing import TYPE_CHECKING
 
@@ -23,7 +24,7 @@ from holtmq.queueing.overflow import is_full, is_too_long
 from holtmq.queueing.rules import QueueRules
 from holtmq.queueing.terms import PLAIN_TERMS, Terms, is_expired, parse_expiration, terms_of
 from holtmq.routing.route import Entry
-from holtmq.store.checksum import damage_of
+from holtmq.store.chunk import Chunk, LoggedMessage, Reading
 from holtmq.store.records import QueueState, StoredRow
 from holtmq.topology import Queue
 from holtmq.wire.content import LIGHT_BYTES
@@ -83,8 +84,6 @@ class MessageQueue:
         self._heavy_bytes = 0
         self._counted_memory = 0
         self._paged_bytes = 0
-        self._unmeasured_to = 0
-        """The size of recovered messages up to this id is not known. It is measured when a limit needs it."""
         self._admitted: set[int] = set()
         """Delayed messages in memory that reading the paged part of a lane will find again."""
         self._dying: list[tuple[QueuedMessage, DeathReason]] = []
@@ -94,6 +93,8 @@ class MessageQueue:
         self._recovered = 0
         self._turn = 0
         self._busy_until = 0
+        self._is_beyond_window = False
+        """Whether a persistent message would be left to the file."""
         self._timer: int | None = None
         self._used_at = host.now_ms
         self._is_use_watched = False
@@ -105,13 +106,13 @@ class MessageQueue:
         self.rules = rules
         if not self._lanes:
             self._lanes = [Lane(priority) for priority in range(rules.max_priority, -1, -1)]
-            self._ready = self._lanes[-1].ready
+            self._lane = self._lanes[-1]
+            self._ready = self._lane.ready
         self._limits_length = rules.limits_length
         self._has_rules = bool(rules.max_priority or rules.message_ttl_ms is not None or self._limits_length)
         self._is_simple = False
         self._settle_pace()
         self._watch_use()
-        self._measure()
         self._drop_excess()
 
     @property
@@ -171,65 +172,54 @@ class MessageQueue:
         for lane in self._lanes:
             lane.paged = state.counts.get(lane.priority, 0)
             lane.recovered_mark = lane.marked = lane.sealed_mark = lane.wanted = state.delivered_to.get(lane.priority, 0)
-        self._newest_stored, self._unmeasured_to, self._is_simple = last_id, last_id, False
+        self._newest_stored, self._paged_bytes, self._is_simple = last_id, state.size, False
         self._recovered = self.message_count
-        self._measure()
         if self.rules.limits_length:
             self._host.wake(self)  # a policy or a requeue may have left it longer than it may be
         if state.next_expiry is not None:
             self._set_timer(state.next_expiry)
 
-    def _measure(self) -> None:
-        """Measure the recovered messages in the file, if a limit needs their size."""
-        if not self._unmeasured_to or self.rules.max_length_bytes is None:
-            return
-        try:
-            sizes = [
-                self._journal.measure(self.id, lane.priority, lane.cursor, self._unmeasured_to)
-                for lane in self._lanes
-                if lane.paged
-            ]
-        except StoreError as error:
-            self._read_later(error)
-            return
-        self._paged_bytes += sum(sizes)
-        self._unmeasured_to = 0
-
     def put(self, message: QueuedMessage, entry: Entry | None = None) -> bool:
         """Add a message at the tail. Return False if the queue is full and rejects it.
 
-        The first branch is the hot path: one lane, no rules, all in memory (benchmarks/broker.py).
+        The hot path has no rules and no terms: the message enters the memory, or follows others that were left to the file
+        (benchmarks/broker.py).
         """
-        if self._is_simple and entry is None and not message.properties.has_terms:
+        if self._has_rules or entry is not None or message.properties.has_terms:
+            return self._put_by_rules(message, entry)
+        is_persistent = self._is_durable and message.properties.is_persistent
+        lane = self._lane
+        if self._is_simple and not (is_persistent and self._is_beyond_window):
             if not message.properties.is_light:
                 self._count_heavy(message)
-            self._ready.append(message)
+            lane.ready.append(message)
             self._memory += message.size
-            if self._is_durable and message.properties.is_persistent:
+        elif lane.paged:
+            lane.paged += 1
+            self._paged_bytes += message.size
+        else:
+            return self._put_by_rules(message, entry)
+        if is_persistent or lane.paged:
+            if is_persistent:
                 self._newest_stored = message.id
-                self._journal.add(message, self.id, 0, None, is_paged=False)
-            if not self.is_awake:
-                self._host.wake(self)
-            return True
-        return self._put_by_rules(message, entry)
+            self._journal.add(message, self.id, 0, None)
+        if not self.is_awake:
+            self._host.wake(self)
+        return True
 
     def save_memory(self) -> None:
         """Keep the next messages off the hot path, which does not look at the window."""
         self._is_simple = False
 
     def _put_by_rules(self, message: QueuedMessage, entry: Entry | None) -> bool:
-        if self.rules.overflow != "drop-head" and self._is_full(message.size):
-            self._drop_expired()
-            self._host.dispatch(self)
-            if self._is_full(message.size):
-                if self.rules.overflow == "reject-publish-dlx":
-                    self._host.bury(message, self, "maxlen")
-                return False
+        if self.rules.overflow != "drop-head" and self._is_full(message.size) and self._refuses(message):
+            return False
         properties = message.properties
         ttl_ms = parse_expiration(properties.expiration)
         terms = terms_of(self.rules, properties.priority, ttl_ms, entry, self._host.now_ms)
         lane = self._lanes[self.rules.max_priority - terms.priority]
-        is_paged = lane.paged > 0 or self._is_window_full(message.size + len(properties.raw))
+        is_persistent = self._is_durable and properties.is_persistent
+        is_paged = lane.paged > 0 or self._must_page(message.size + len(properties.raw), is_persistent=is_persistent)
         if is_paged:
             lane.page(message)
             self._paged_bytes += message.size
@@ -240,7 +230,10 @@ class MessageQueue:
             self._count_heavy(message)
             if terms.expires_at is not None or terms.priority:
                 self._terms[message.id] = terms
-        self._store(message, terms, is_paged=is_paged)
+        if is_persistent:
+            self._newest_stored = message.id
+        if is_persistent or is_paged:
+            self._journal.add(message, self.id, terms.priority, terms.expires_at)
         if terms.expires_at is not None:
             self._set_timer(terms.expires_at)
         if not self.is_awake:
@@ -249,12 +242,15 @@ class MessageQueue:
             self._host.dispatch(self)
         return True
 
-    def _store(self, message: QueuedMessage, terms: Terms, *, is_paged: bool) -> None:
-        is_persistent = self._is_durable and message.properties.is_persistent
-        if is_persistent:
-            self._newest_stored = message.id
-        if is_persistent or is_paged:
-            self._journal.add(message, self.id, terms.priority, terms.expires_at, is_paged=is_paged)
+    def _refuses(self, message: QueuedMessage) -> bool:
+        """Make room in a full queue if possible. Return whether it must reject the message."""
+        self._drop_expired()
+        self._host.dispatch(self)
+        if not self._is_full(message.size):
+            return False
+        if self.rules.overflow == "reject-publish-dlx":
+            self._host.bury(message, self, "maxlen")
+        return True
 
     def dispatch(self) -> None:
         """Deliver messages to the consumers with free prefetch, in turn."""
@@ -430,21 +426,20 @@ class MessageQueue:
         """Return a message with its content, or None if that was damaged. Raise StoreError if it cannot be read."""
         if message.content:
             return message
-        (row,) = self._journal.read_one(self.id, message.id)
+        content, damage = self._journal.read_one(message)
         self._cannot_read = False
-        if self._is_damaged(row):
+        assert isinstance(message.stored, Chunk)
+        logged = LoggedMessage(message.id, message.origin.names, content, message.size, None, 0, message.stored, damage)
+        if damage is not None:
+            self._set_aside(logged)
             self._forget(message)
             return None
-        return self._host.restore(row)
+        return self._host.restore(logged)
 
-    def _is_damaged(self, row: StoredRow) -> bool:
-        """Return whether a message was damaged in the file. It stays there, and the queue goes on without it."""
-        damage = damage_of(row)
-        if damage is None:
-            return False
-        self._journal.set_aside(self.id, self.name, row, damage)
+    def _set_aside(self, logged: LoggedMessage) -> None:
+        """Leave a damaged message in the file, and go on without it."""
+        self._journal.set_aside(self.id, self.name, logged)
         self.dropped += 1
-        return True
 
     def _read_later(self, error: StoreError) -> None:
         """Leave messages that cannot be read in the file, and try again later."""
@@ -510,9 +505,11 @@ class MessageQueue:
 
     def admit(self, row: StoredRow) -> None:
         """Add a delayed message that has become available, in the order of its arrival."""
-        if self._is_damaged(row):
-            return
-        message = self._host.restore(row)
+        message = self._host.restore_row(row)
+        self._journal.take_in(message, self.id, row.expires_at)
+        self._newest_stored = max(self._newest_stored, message.id)
+        if row.expires_at is not None:
+            self._terms[message.id] = Terms(row.expires_at, 0)
         self._lanes[-1].take_back(message)
         if any(lane.paged for lane in self._lanes):
             self._admitted.add(message.id)
@@ -572,15 +569,16 @@ class MessageQueue:
         """Remove all ready messages and return their number."""
         count = self.message_count
         self.dropped += count
-        unsettled = set(self._host.unsettled_ids(self))
-        self._journal.purge(self.id, unsettled)
+        kept = self._host.unsettled(self)
+        unsettled = {message.id for message in kept}
+        self._journal.purge(self.id, kept)
         for lane in self._lanes:
             for message in lane.in_memory():
                 if message.stored:
                     self._journal.remove(message, self.id)
             lane.clear()
         self._dying.clear()
-        self._memory = self._paged_bytes = self._unmeasured_to = 0
+        self._memory = self._paged_bytes = 0
         self._terms = {key: terms for key, terms in self._terms.items() if key in unsettled}
         self._returns = {key: count for key, count in self._returns.items() if key in unsettled}
         self._heavy = {key: size for key, size in self._heavy.items() if key in unsettled}
@@ -595,7 +593,6 @@ class MessageQueue:
         if self._read_again_at is not None and self._read_again_at <= now:
             self._read_again_at = None
             self._host.wake(self)
-            self._measure()
             dying, self._dying = self._dying, []
             for message, reason in dying:
                 self._die(message, reason)
@@ -655,43 +652,70 @@ class MessageQueue:
             if memory.is_exhausted:
                 self._host.starve(self)
                 return False
+            if not self._host.is_committed(lane.paged_batch):
+                self._host.starve(self)
+                return False
             room = SHORT_CHUNK_BYTES if memory.is_alarmed else CHUNK_BYTES
             try:
-                rows = self._journal.read(self.id, lane.priority, lane.cursor, CHUNK_MESSAGES, room)
+                reading = self._journal.read(self.id, lane.priority, lane.cursor, CHUNK_MESSAGES, room)
             except StoreError as error:
                 self._read_later(error)
                 return False
             self._cannot_read = False
-            if not rows:
+            if reading.end_id == lane.cursor:
                 self._host.starve(self)
                 return False
-            fresh = [row for row in rows if row.id not in self._admitted] if self._admitted else rows
-            messages = [None if self._is_damaged(row) else self._host.restore(row) for row in fresh]
-            for row, message in zip(fresh, messages, strict=True):
-                lane.cursor = row.id
-                lane.paged -= 1
-                self._recall(lane, row, message)
-            lane.cursor = rows[-1].id
+            self._recall_all(lane, reading)
             if lane.ready:
                 return True
         return False
 
-    def _recall(self, lane: Lane, row: StoredRow, message: QueuedMessage | None) -> None:
-        if row.id > self._unmeasured_to:
-            self._paged_bytes -= min(row.size, self._paged_bytes)
-        if message is None:
+    def _recall_all(self, lane: Lane, reading: Reading) -> None:
+        """Add messages from the file to those in memory."""
+        lane.cursor = reading.end_id
+        for chunk_id, _, number, damage in reading.lost:
+            self._journal.set_chunk_aside(self.id, self.name, chunk_id, number, damage)
+            self.dropped += number
+            lane.paged -= number
+        if reading.is_plain and not (lane.priority or self._admitted or lane.recovered_mark > reading.after_id):
+            self._recall_plain(lane, reading.messages)
             return
-        if row.expires_at is not None or lane.priority:
-            self._terms[row.id] = Terms(row.expires_at, lane.priority)
-        if row.attempts or row.id <= lane.recovered_mark:
-            self._returns[row.id] = row.attempts
-        if self.rules.is_exhausted(row.attempts):
+        for logged in reading.messages:
+            if logged.id not in self._admitted:
+                self._recall(lane, logged)
+
+    def _recall_plain(self, lane: Lane, logged: Sequence[LoggedMessage]) -> None:
+        """Do the same as `_recall` for messages of which there is nothing to note. On the hot path of a backlog."""
+        restore = self._host.restore
+        messages = [restore(one) for one in logged]
+        size = sum([message.size for message in messages])
+        lane.paged -= len(messages)
+        self._paged_bytes -= size
+        self._memory += size
+        lane.ready.extend(messages)
+        for message in messages:
+            if not message.properties.is_light:
+                self._count_heavy(message)
+
+    def _recall(self, lane: Lane, logged: LoggedMessage) -> None:
+        lane.paged -= 1
+        self._paged_bytes -= logged.size
+        if logged.damage is not None:
+            self._set_aside(logged)
+            return
+        message = self._host.restore(logged)
+        if logged.expires_at is not None or lane.priority:
+            self._terms[logged.id] = Terms(logged.expires_at, lane.priority)
+        if logged.attempts or logged.id <= lane.recovered_mark:
+            self._returns[logged.id] = logged.attempts
+        if self.rules.is_exhausted(logged.attempts):
             self._die(message, "delivery_limit")
             self.dropped += 1
             return
         lane.ready.append(message)
         self._memory += message.size
-        self._count_heavy(message)
+        if not message.properties.is_light:
+            self._count_heavy(message)
 
     def _count_heavy(self, message: QueuedMessage) -> None:
         """Count the memory that large properties take, once as bytes of their own and once in the content."""
@@ -700,20 +724,52 @@ class MessageQueue:
             self._heavy[message.id] = 2 * size
             self._heavy_bytes += 2 * size
 
-    def _is_window_full(self, size: int = 0) -> bool:
-        """Return whether a message of this size must be left to the file. A large one may enter an empty window."""
+    def _must_page(self, size: int = 0, *, is_persistent: bool) -> bool:
+        """Return whether a message of this size must be left to the file. A large one may enter an empty window.
+
+        A persistent message is in the file anyway, so few of them are kept in memory, too. Others are paged only if the
+        broker is short of memory.
+        """
         memory, used = self._host.memory, self._memory + self._heavy_bytes
         if memory.is_short:
             used += size
+        elif not is_persistent:
+            return False
         return used > memory.window_bytes or len(self._ready) > memory.window_messages
 
     def _settle_pace(self) -> None:
         """Decide whether the next message can take the hot path."""
         if self._admitted and not any(lane.paged for lane in self._lanes):
             self._admitted.clear()
-        self._is_simple = (
-            not self._has_rules and not self._lanes[-1].paged and not self._host.memory.is_short and not self._is_window_full()
-        )
+        self._is_simple = not self._has_rules and not self._lanes[-1].paged and not self._host.memory.is_short
+        self._is_beyond_window = self._must_page(is_persistent=True)
+
+    def page_out(self, limit: int, most_bytes: int) -> bool:
+        """Leave the last messages in memory to the file. Return whether there was any."""
+        lane = next((lane for lane in reversed(self._lanes) if lane.ready), None)
+        if lane is None:
+            return False
+        messages: list[QueuedMessage] = []
+        size = 0
+        while lane.ready and len(messages) < limit and size < most_bytes:
+            message = lane.ready.pop()
+            messages.append(message)
+            size += message.size
+        lane.cursor = messages[-1].id - 1
+        lane.paged += len(messages)
+        lane.paged_batch = self._journal.batch
+        self._memory -= size
+        self._paged_bytes += size
+        self._is_simple = False
+        for message in reversed(messages):
+            terms = self._terms.get(message.id, PLAIN_TERMS)
+            is_stored = message.is_restored or (self._is_durable and message.properties.is_persistent)
+            if not is_stored:
+                own = message.copy() if message.copies > 1 else message
+                self._journal.add(own, self.id, terms.priority, terms.expires_at)
+            self._forget(message)
+        self._host.wake(self)  # to count the memory
+        return True
 
     def _is_full(self, size: int) -> bool:
         return is_full(self.rules, self.message_count, self.message_bytes, size)

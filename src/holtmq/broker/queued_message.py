@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
-from holtmq.queueing.stored_properties import raw_properties_of
-from holtmq.store.records import IN_MEMORY, SHARED, StoredRow
-from holtmq.wire.content import CACHEABLE_BYTES, Content, Properties, make_content
+from holtmq.queueing import stored_properties
+from holtmq.store.chunk import Chunk, LoggedMessage, Unwritten
+from holtmq.store.records import StoredRow
+from holtmq.wire.content import CACHEABLE_BYTES, Content, Properties, make_content, raw_properties_of
 from holtmq.wire.tables import short_string
 
 PROPERTIES_KEPT = 1000
+ORIGINS_KEPT = 1000
 
 
 class Origin:
@@ -22,6 +24,10 @@ class Origin:
         self.exchange = exchange
         self.routing_key = routing_key
         self.address = short_string(exchange) + short_string(routing_key) + b"\xce"
+
+    @property
+    def names(self) -> tuple[str, str]:
+        return self.exchange, self.routing_key
 
 
 class QueuedMessage:
@@ -41,7 +47,8 @@ class QueuedMessage:
         """Length of the body in bytes."""
         self.copies = copies
         """Number of queues that it was routed to."""
-        self.stored = IN_MEMORY
+        self.stored: Chunk | Unwritten | None = None
+        """The chunk of the log that has the message, if it is stored."""
         self.is_restored = False
         """Whether it was read from the file, for one queue only."""
 
@@ -50,7 +57,7 @@ class QueuedMessage:
         return self.content[-self.size - 1 : -1] if self.size else b""  # the end of the last frame, before its end mark
 
     def copy(self) -> QueuedMessage:
-        """Return a copy that keeps its content when that of the original is released."""
+        """Return a copy that keeps its content when that of the original is released, and is stored by itself."""
         return QueuedMessage(self.id, self.origin, self.properties, self.content, self.size, self.copies)
 
     def with_properties(self, raw_properties: bytes) -> QueuedMessage:
@@ -59,14 +66,34 @@ class QueuedMessage:
         return QueuedMessage(self.id, self.origin, Properties(raw_properties), content, self.size, self.copies)
 
 
-def restore(row: StoredRow, cache: dict[bytes, Properties]) -> QueuedMessage:
-    raw = raw_properties_of(row)
-    properties = known_properties(raw, cache)
-    content = make_content(raw, row.body)
-    message = QueuedMessage(row.id, Origin(row.exchange, row.routing_key), properties, content, len(row.body), 1)
-    message.stored = SHARED
-    message.is_restored = True
-    return message
+class Restorer:
+    """Turns stored messages into queued ones. Most of them share properties and origin with an earlier one."""
+
+    def __init__(self, properties: dict[bytes, Properties]) -> None:
+        self._properties = properties
+        self._origins: dict[tuple[str, str], Origin] = {}
+
+    def restore(self, logged: LoggedMessage) -> QueuedMessage:
+        message_id, names, content, size, _, _, chunk, _ = logged
+        raw = raw_properties_of(content)
+        properties = self._properties.get(raw) or known_properties(raw, self._properties)
+        message = QueuedMessage(message_id, self._origins.get(names) or self._origin(names), properties, content, size, 1)
+        message.stored = chunk
+        message.is_restored = True
+        return message
+
+    def restore_row(self, row: StoredRow) -> QueuedMessage:
+        """Return a message that has a row of its own."""
+        raw = stored_properties.raw_properties_of(row)
+        origin = Origin(row.exchange, row.routing_key)
+        properties = known_properties(raw, self._properties)
+        return QueuedMessage(row.id, origin, properties, make_content(raw, row.body), len(row.body), 1)
+
+    def _origin(self, names: tuple[str, str]) -> Origin:
+        if len(self._origins) >= ORIGINS_KEPT:
+            self._origins.clear()
+        origin = self._origins[names] = Origin(*names)
+        return origin
 
 
 def known_properties(raw: bytes, cache: dict[bytes, Properties]) -> Properties:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from datetime import UTC, datetime
 from functools import partial
@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 from holtmq.broker.memory import MemoryBudget, memory_of
 from holtmq.broker.publication import Destination
 from holtmq.broker.queue import MessageQueue
-from holtmq.broker.queued_message import Origin, QueuedMessage, known_properties, restore
+from holtmq.broker.queued_message import Origin, QueuedMessage, known_properties
 from holtmq.broker.reply import REPLY_QUEUE, ReplyDestination
 from holtmq.broker.traffic import Inflow, Outflow, Traffic
 from holtmq.errors import NotFoundError, StoreError
@@ -20,6 +20,7 @@ from holtmq.queueing.letter_chain import LetterChain
 from holtmq.queueing.rules import QueueRules
 from holtmq.routing import Entry, Route, Router
 from holtmq.steps import Steps
+from holtmq.store.chunk import LoggedMessage
 from holtmq.store.records import StoredRow
 from holtmq.table import FieldValue
 from holtmq.topology import DEFAULT_EXCHANGE, Binding, Exchange, Policy, Queue, Removal, Topology
@@ -135,7 +136,7 @@ class VirtualHost:
         queue.is_deleted = True
         self.broker.churn.queues_deleted += 1
         count = queue.purge()
-        for message in self._unsettled(queue):
+        for message in self.unsettled(queue):
             if message.stored:
                 self.journal.remove(message, queue.id)
         self.memory.queues += queue.uncounted_memory()
@@ -231,8 +232,14 @@ class VirtualHost:
     def read_failed(self, queue: MessageQueue, error: StoreError, *, is_new: bool) -> None:
         self.broker.read_failed(f"messages of queue {queue.name!r} in vhost {self.name!r}", error, is_new=is_new)
 
-    def restore(self, row: StoredRow) -> QueuedMessage:
-        return restore(row, self.broker.properties)
+    def is_committed(self, batch: int) -> bool:
+        return self.broker.is_committed(batch)
+
+    def restore(self, logged: LoggedMessage) -> QueuedMessage:
+        return self.broker.restorer.restore(logged)
+
+    def restore_row(self, row: StoredRow) -> QueuedMessage:
+        return self.broker.restorer.restore_row(row)
 
     def bury(self, message: QueuedMessage, queue: MessageQueue, reason: DeathReason) -> None:
         """Dead-letter a message, if its queue has a dead-letter exchange."""
@@ -342,10 +349,7 @@ class VirtualHost:
     def starve(self, queue: MessageQueue) -> None:
         self.broker.starved[queue] = None
 
-    def unsettled_ids(self, queue: MessageQueue) -> Collection[int]:
-        return {message.id for message in self._unsettled(queue)}
-
-    def _unsettled(self, queue: MessageQueue) -> list[QueuedMessage]:
+    def unsettled(self, queue: MessageQueue) -> list[QueuedMessage]:
         if not queue.unsettled:
             return []
         return [message for channel in self.channels for message in channel.messages_of(queue)]

@@ -31,6 +31,7 @@ from holtmq.store.records import DeliveryState, Durability, NewMessage
 from holtmq.store.sqlite.database import TIMEOUT_S, SqliteDatabase
 from holtmq.store.sqlite.declarations import SqliteDeclarations, to_text
 from holtmq.store.sqlite.keys import RoutingKeys
+from holtmq.store.sqlite.log_transfer import unpack_log
 from holtmq.store.sqlite.message_store import SqliteMessageStore
 from holtmq.table import FieldValue, Table, describe, require_short_string
 from holtmq.topology import DEFAULT_EXCHANGE, DEFAULT_VHOST, Binding, DestinationType, Exchange, Removal, Topology
@@ -54,6 +55,11 @@ class EmbeddedBroker:
         self.database = SqliteDatabase(path, durability=durability, timeout_s=timeout_s)
         self.keys = RoutingKeys(self.database)
         self.messages = SqliteMessageStore(self.database, self.keys)
+        try:
+            unpack_log(self.database, self.keys)
+        except BaseException:
+            self.database.close()
+            raise
         self.bell = Bell(self.database.data_version)
         self.versions = (0, 0)
         self.unindexed_puts = 0

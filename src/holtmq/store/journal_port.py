@@ -11,6 +11,7 @@ from contextlib import AbstractContextManager
 from typing import Protocol
 
 from holtmq.accounts import Permission, TopicPermission, User
+from holtmq.store.chunk import Chunk, LoggedMessage, Reading, Unwritten
 from holtmq.store.records import StoredRow
 from holtmq.topology import Binding, Exchange, Parameter, Policy, Queue, Removal
 
@@ -31,14 +32,14 @@ class StorableMessage(Protocol):
     id: int
     size: int
     copies: int
-    stored: int
+    content: bytes
+    stored: Chunk | Unwritten | None
+    """The chunk of the log that has the message, if it is stored."""
 
     @property
     def origin(self) -> StorableOrigin: ...
     @property
     def properties(self) -> StorableProperties: ...
-    @property
-    def body(self) -> bytes: ...
 
 
 class JournalPort(Protocol):
@@ -64,8 +65,8 @@ class JournalPort(Protocol):
     def declared_batch(self) -> int:
         """The number of the last batch with such a change."""
 
-    def add(self, message: StorableMessage, queue_id: int, priority: int, expires_at: int | None, *, is_paged: bool) -> None:
-        """Store a message that entered a queue. The queue keeps no copy of a paged one and will `read` it later."""
+    def add(self, message: StorableMessage, queue_id: int, priority: int, expires_at: int | None) -> None:
+        """Store a message that entered a queue."""
 
     def remove(self, message: StorableMessage, queue_id: int) -> None:
         """Remove a message that left a queue for good."""
@@ -73,23 +74,23 @@ class JournalPort(Protocol):
     def returned(self, message: StorableMessage, queue_id: int, count: int) -> None:
         """Record that a message was requeued, for the `count`th time."""
 
-    def read(self, queue_id: int, priority: int, after_id: int, limit: int, most_bytes: int) -> Sequence[StoredRow]:
-        """Return the next messages of a queue that are on disk, in order."""
+    def read(self, queue_id: int, priority: int, after_id: int, limit: int, most_bytes: int) -> Reading:
+        """Return the next messages of a queue that are on disk, in order, up to the limits or a little more."""
 
-    def read_one(self, queue_id: int, message_id: int) -> Sequence[StoredRow]:
-        """Return a message that `read` returned before and that was not removed since."""
+    def read_one(self, message: StorableMessage) -> tuple[bytes, str | None]:
+        """Return the content of a message that is on disk, and what is wrong with it if it is damaged."""
 
-    def set_aside(self, queue_id: int, queue: str, row: StoredRow, damage: str) -> None:
+    def set_aside(self, queue_id: int, queue: str, message: LoggedMessage) -> None:
         """Keep a message of this queue that is damaged from being read again, and report it."""
 
-    def measure(self, queue_id: int, priority: int, after_id: int, up_to_id: int) -> int:
-        """Return the bytes of the bodies of messages of a queue that are on disk, between two ids."""
+    def set_chunk_aside(self, queue_id: int, queue: str, chunk_id: int, number: int, damage: str) -> None:
+        """Do the same with a chunk that cannot be unpacked, and that has this number of messages of the queue."""
 
     def id_ahead(self, queue_id: int, priority: int, after_id: int, number: int) -> int | None:
-        """Return the id of the message that is this many places after an id, or the last one on disk."""
+        """Return the id of a message that is at least this many places after an id, or the last one on disk."""
 
-    def purge(self, queue_id: int, but: Collection[int]) -> None:
-        """Remove all messages of a queue except those with these ids."""
+    def purge(self, queue_id: int, but: Collection[StorableMessage]) -> None:
+        """Remove all messages of a queue except these."""
 
     def forget_queue(self, queue_id: int) -> None:
         """Remove everything that is stored of a deleted queue."""
@@ -97,8 +98,11 @@ class JournalPort(Protocol):
     def next_due(self, after_ms: int) -> int | None:
         """Return when the next delayed message after this time becomes available. Only the embedded library delays messages."""
 
-    def take_due(self, after_ms: int, now_ms: int) -> Sequence[tuple[int, StoredRow]]:
-        """Return the messages that become available between two times, with the ids of their queues."""
+    def due(self, after_ms: int, now_ms: int) -> Sequence[tuple[int, StoredRow]]:
+        """Return the delayed messages that become available between two times, with the ids of their queues."""
+
+    def take_in(self, message: StorableMessage, queue_id: int, expires_at: int | None) -> None:
+        """Store a delayed message that entered its queue, instead of its row."""
 
     def together(self) -> AbstractContextManager[None]:
         """Return a context for removals that must not be written before the additions of the same batch."""

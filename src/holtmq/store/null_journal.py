@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from contextlib import AbstractContextManager, nullcontext
 
-from holtmq.store.journal_port import JournalPort
+from holtmq.store.chunk import Reading
+from holtmq.store.journal_port import JournalPort, StorableMessage
 from holtmq.store.records import StoredRow
 from holtmq.topology import Queue
 
@@ -36,14 +37,11 @@ class NullJournal(JournalPort):
     def together(self) -> AbstractContextManager[None]:
         return nullcontext()
 
-    def read(self, queue_id: int, priority: int, after_id: int, limit: int, most_bytes: int) -> Sequence[StoredRow]:
-        return ()
+    def read(self, queue_id: int, priority: int, after_id: int, limit: int, most_bytes: int) -> Reading:
+        return Reading([], after_id, after_id)
 
-    def read_one(self, queue_id: int, message_id: int) -> Sequence[StoredRow]:
-        return ()
-
-    def measure(self, queue_id: int, priority: int, after_id: int, up_to_id: int) -> int:
-        return 0
+    def read_one(self, message: StorableMessage) -> tuple[bytes, str | None]:
+        raise NotImplementedError("this journal stores nothing that could be read")
 
     def id_ahead(self, queue_id: int, priority: int, after_id: int, number: int) -> int | None:
         return None
@@ -51,7 +49,7 @@ class NullJournal(JournalPort):
     def next_due(self, after_ms: int) -> int | None:
         return None
 
-    def take_due(self, after_ms: int, now_ms: int) -> Sequence[tuple[int, StoredRow]]:
+    def due(self, after_ms: int, now_ms: int) -> Sequence[tuple[int, StoredRow]]:
         return ()
 
     def add_queue(self, queue: Queue) -> int:
@@ -64,6 +62,8 @@ class NullJournal(JournalPort):
     remove = _ignore
     returned = _ignore
     set_aside = _ignore
+    set_chunk_aside = _ignore
+    take_in = _ignore
     purge = _ignore
     forget_queue = _ignore
     delivered = _ignore

@@ -14,8 +14,6 @@ Durability: TypeAlias = Literal["full", "normal", "off"]
 """What a call that returned survives: `full` a power cut, `normal` and `off` a killed process."""
 ID_CLOCK_BITS = 20
 """Message ids only grow. They start at the time of arrival in milliseconds, shifted left by this number of bits."""
-IN_MEMORY, ALONE, SHARED = 0, 1, 2
-"""Where the broker has stored a message: not at all, as one row that names its only queue, or with a row for each queue."""
 
 
 class DeliveryState(IntEnum):
@@ -105,7 +103,7 @@ class StoredMessage(NamedTuple):
 
 
 class StoredRow(NamedTuple):
-    """A stored message, as the broker reads it. A message of the embedded library has JSON instead of `raw_properties`."""
+    """A message that has a row of its own. One of the embedded library has JSON instead of `raw_properties`."""
 
     id: int
     exchange: str
@@ -119,11 +117,6 @@ class StoredRow(NamedTuple):
     body: bytes
     checksum: int | None = None
 
-    @property
-    def size(self) -> int:
-        """Bytes of the body, or 0 if the message is damaged and has none."""
-        return len(self.body) if isinstance(self.body, bytes) else 0
-
 
 @dataclass(frozen=True, slots=True)
 class QueueState:
@@ -132,6 +125,8 @@ class QueueState:
     id: int
     counts: dict[int, int]
     """Ready messages by priority."""
+    size: int
+    """Bytes of their bodies."""
     delivered_to: dict[int, int]
     """By priority: the id up to which messages may have been delivered before the broker stopped."""
     next_expiry: int | None
@@ -145,3 +140,5 @@ class Recovered:
     last_id: int
     """The highest message id so far."""
     next_queue_id: int
+    damaged: int
+    """Number of damaged messages that were found."""

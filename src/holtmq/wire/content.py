@@ -174,7 +174,7 @@ def join_content(raw_properties: bytes, pieces: Iterable[bytes], size: int, chan
 
 def raw_properties_of(content: Content) -> bytes:
     """Return the encoded properties of content."""
-    return content[PROPERTIES_AT : _body_at(content) - 1]
+    return content[PROPERTIES_AT : int.from_bytes(content[3:7], "big") + FRAME_START.size]
 
 
 def body_of(content: Content) -> bytes:

@@ -10,85 +10,47 @@ collected since. Before that, `relieve` writes what makes room: removals that no
 
 from __future__ import annotations
 
-import json
 import sqlite3
 from collections.abc import Callable, Collection, Generator, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from functools import partial
-from zlib import crc32
 
 from holtmq.accounts import Permission, TopicPermission, User
 from holtmq.errors import StoreBusyError, StoreError
 from holtmq.steps import Steps, complete
-from holtmq.store.checksum import checksum, origin_checksum
+from holtmq.store.checksum import damage_of
+from holtmq.store.chunk import UNWRITTEN, Chunk, LoggedMessage, Reading
 from holtmq.store.journal_port import StorableMessage
-from holtmq.store.records import ALONE, ID_CLOCK_BITS, SHARED, Recovered, StoredRow
+from holtmq.store.records import Recovered, StoredRow
 from holtmq.store.sqlite.account_store import SqliteAccounts
-from holtmq.store.sqlite.damage import lenient_text, report, set_aside
+from holtmq.store.sqlite.chunk_log import ChunkLog
+from holtmq.store.sqlite.damage import keep_damaged_message, lenient_text, name_of_queue, report, report_chunk, set_aside
 from holtmq.store.sqlite.database import SqliteDatabase
 from holtmq.store.sqlite.declarations import SqliteDeclarations
-from holtmq.store.sqlite.journal_batch import Batch, Removals, Shared
+from holtmq.store.sqlite.journal_batch import Batch, Purge
 from holtmq.store.sqlite.keys import RoutingKeys
 from holtmq.store.sqlite.message_store import FREE_MESSAGE
 from holtmq.store.sqlite.recovery import recover
 from holtmq.store.sqlite.sqlite_errors import translated
 from holtmq.topology import Binding, Exchange, Parameter, Policy, Queue, Removal
 
-ADD_MESSAGE = """
-INSERT INTO messages (id, queue_id, exchange, key_id, priority, created_at, expires_at, raw_properties, body, is_transient,
-    checksum)
-VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)
-"""
-ADD_PLAIN_MESSAGE = f"""
-INSERT INTO messages (id, queue_id, exchange, key_id, priority, created_at, raw_properties, body, checksum)
-VALUES (?1, ?2, ?3, ?4, 0, ?1 >> {ID_CLOCK_BITS}, ?5, ?6, ?7)
-"""
-ADD_DELIVERY = "INSERT INTO deliveries VALUES (?, ?, 0, ?, ?, 0, NULL, ?, NULL, NULL)"
-COLUMNS = """
-SELECT message_id, exchange, key, deliveries.priority, deliveries.expires_at, deliveries.attempts, headers, properties,
-       raw_properties, body, checksum
-FROM deliveries"""
-READ = f"""{COLUMNS} INDEXED BY ready
-LEFT JOIN messages ON messages.id = message_id LEFT JOIN routing_keys ON routing_keys.id = messages.key_id
-WHERE deliveries.queue_id = ? AND state = 0 AND deliveries.priority = ? AND message_id > ?
-ORDER BY message_id LIMIT ?
-"""
-READ_ONE = f"""{COLUMNS}
-LEFT JOIN messages ON messages.id = message_id LEFT JOIN routing_keys ON routing_keys.id = messages.key_id
-WHERE deliveries.queue_id = ? AND message_id = ?
-"""
-DUE = (
-    COLUMNS.replace("SELECT", "SELECT deliveries.queue_id,", 1)
-    + """
-LEFT JOIN messages ON messages.id = message_id LEFT JOIN routing_keys ON routing_keys.id = messages.key_id
+DUE = """
+SELECT deliveries.queue_id, message_id, exchange, key, deliveries.priority, deliveries.expires_at, deliveries.attempts, headers,
+       properties, raw_properties, body, checksum
+FROM deliveries LEFT JOIN messages ON messages.id = message_id LEFT JOIN routing_keys ON routing_keys.id = messages.key_id
 WHERE state = 5 AND deliveries.due_at > ? AND deliveries.due_at <= ?
 """
-)
-FREED = 50
-"""Number of messages of a purged or deleted queue that are removed in one step. SQLite visits every page of a body."""
-FORGET = f"""
-DELETE FROM deliveries WHERE queue_id = ?1 AND message_id IN (
-    SELECT message_id FROM deliveries WHERE queue_id = ?1 AND {{condition}} LIMIT {FREED}
-)
-RETURNING message_id
-"""
-FORGET_QUEUE = tuple(
-    FORGET.format(condition=condition)
+REMOVED_ROWS = 50
+"""Number of rows of a deleted queue that are removed in one step. SQLite visits every page of a body."""
+FORGET_ROWS = tuple(
+    f"""
+    DELETE FROM deliveries WHERE queue_id = ?1 AND message_id IN (
+        SELECT message_id FROM deliveries WHERE queue_id = ?1 AND {condition} LIMIT {REMOVED_ROWS}
+    )
+    RETURNING message_id
+    """
     for condition in ("state = 0", "due_at IS NOT NULL", "settled_at IS NOT NULL")  # each has its index
 )
-PURGE = FORGET.format(condition="state = 0 AND message_id NOT IN (SELECT value FROM json_each(?2))")
-ROWS = 500
-"""Number of rows that are written in one step."""
-MEASURE = """
-SELECT coalesce(sum(length(body)), 0) FROM deliveries INDEXED BY ready JOIN messages ON messages.id = message_id
-WHERE deliveries.queue_id = ? AND state = 0 AND deliveries.priority = ? AND message_id > ? AND message_id <= ?
-"""
-AHEAD = """
-SELECT message_id FROM deliveries INDEXED BY ready
-WHERE queue_id = ? AND state = 0 AND priority = ? AND message_id > ? ORDER BY message_id
-"""
-ID_AHEAD = AHEAD + "LIMIT 1 OFFSET ?"
-LAST_ID = AHEAD + "DESC LIMIT 1"
 MARK = """
 INSERT INTO delivery_marks VALUES (?1, ?2, ?3)
 ON CONFLICT (queue_id, priority) DO UPDATE SET up_to = max(up_to, ?3)
@@ -105,6 +67,7 @@ class SqliteJournal:
         self._keys = RoutingKeys(database)
         self._reader = database.connection if database.path == ":memory:" else database.another_connection()
         self._reader.text_factory = lenient_text
+        self._log = ChunkLog(database, self._reader)
         self._collecting = Batch(1)
         self._writing: Batch | None = None
         self._is_begun = False
@@ -115,7 +78,7 @@ class SqliteJournal:
         self._next_queue_id = 1
         self._last_transient_id = 0
         self.damaged = 0
-        database.on_rollback.append(self._keys.forget)
+        database.on_rollback += (self._keys.forget, self._log.rolled_back)
 
     @property
     def batch(self) -> int:
@@ -158,41 +121,42 @@ class SqliteJournal:
     def is_writing(self) -> bool:
         return self._writing is not None
 
-    def add(self, message: StorableMessage, queue_id: int, priority: int, expires_at: int | None, *, is_paged: bool) -> None:
+    def add(self, message: StorableMessage, queue_id: int, priority: int, expires_at: int | None) -> None:
         batch = self._collecting
-        if message.copies == 1 and not is_paged:
-            message.stored = ALONE
+        message.stored = UNWRITTEN
+        if queue_id < 0:
+            self._paged_queues.add(queue_id)
+        if message.copies == 1:
             batch.alone[message.id] = (message, queue_id, priority, expires_at)
             batch.size += message.size
             return
-        if queue_id < 0:
-            self._paged_queues.add(queue_id)
         if message.id not in batch.shared:
-            message.stored = SHARED
             batch.shared[message.id] = (message, {})
             batch.size += message.size
         batch.shared[message.id][1][queue_id] = (priority, expires_at)
 
     def remove(self, message: StorableMessage, queue_id: int) -> None:
-        batch = self._collecting
-        if message.stored != ALONE:
-            batch.remove_shared(message.id, queue_id, batch.removed)
-        elif batch.alone.pop(message.id, None) is None:  # as in Batch.remove_alone, without the call: every ack passes here
-            batch.removed.alone.append(message.id)
-        else:
+        batch, stored = self._collecting, message.stored
+        if isinstance(stored, Chunk):
+            if queue_id in stored.slices:
+                batch.removed.append((stored, queue_id, message.id))
+        elif batch.alone.pop(message.id, None) is not None:  # as in Batch.withdraw, without the call: every ack passes here
             batch.size -= message.size
+        elif not batch.withdraw(message.id, queue_id):
+            batch.unplaced.append((message, queue_id))
 
     @contextmanager
     def together(self) -> Iterator[None]:
         batch = self._collecting
-        before = batch.removed.end
+        before = len(batch.removed)
         try:
             yield
         finally:
-            batch.tied.take_from(batch.removed, before)
+            batch.tied += batch.removed[before:]
+            del batch.removed[before:]
 
     def returned(self, message: StorableMessage, queue_id: int, count: int) -> None:
-        self._collecting.returned[message.id, queue_id] = (count, message.stored == ALONE)
+        self._collecting.returned[message.id, queue_id] = (message, count)
 
     def delivered(self, queue_id: int, priority: int, up_to: int) -> None:
         self._collecting.mark(queue_id, priority, up_to)
@@ -205,7 +169,7 @@ class SqliteJournal:
         self._database.connection.execute("DELETE FROM delivery_marks")
         self._write_marks(self._database.connection, but)
 
-    def purge(self, queue_id: int, but: Collection[int]) -> None:
+    def purge(self, queue_id: int, but: Collection[StorableMessage]) -> None:
         if self._is_in_file(queue_id):
             self._collecting.purge(queue_id, but)
             self._count_change()
@@ -291,6 +255,7 @@ class SqliteJournal:
             self._writing = collected
         else:
             self._writing.absorb(collected)
+        self._writing.place()
 
     def write(self) -> Steps[None]:
         """Write the gathered batch into the transaction.
@@ -306,6 +271,7 @@ class SqliteJournal:
         """Commit the transaction, wait for the disk, and return the number of the batch."""
         assert self._writing is not None
         self._commit()
+        self._log.committed()
         number, self._writing = self._writing.number, None
         return number
 
@@ -321,15 +287,16 @@ class SqliteJournal:
         while batch.has_relief:
             if not self.begin(wait_s):
                 return False
-            some = Removals(batch.removed.alone[:RELIEF_MESSAGES], batch.removed.shared[:RELIEF_MESSAGES])
+            some = batch.removed[:RELIEF_MESSAGES]
             with self._giving_up_on_error():
                 connection = self._database.connection
                 self._write_marks(connection, batch.delivered)
-                complete(self._write_removals(connection, some))
-                complete(self._write_purges(batch.relief_purges, batch.relief_forgotten))
+                complete(self._log.remove(some))
+                complete(self._write_purges(connection, batch.relief_purges, batch.relief_forgotten))
             self._commit()
+            self._log.committed()
             batch.delivered.clear()
-            del batch.removed.alone[: len(some.alone)], batch.removed.shared[: len(some.shared)]
+            del batch.removed[: len(some)]
             batch.relief_purges.clear()
             batch.relief_forgotten.clear()
         return True
@@ -368,102 +335,29 @@ class SqliteJournal:
             if isinstance(more, Generator):
                 yield from more
             yield
-        yield from self._write_purges(batch.purges, batch.forgotten)
-        yield from self._write_alone(connection, batch)
-        if batch.shared:
-            yield from self._write_shared(connection, batch)
-        if batch.returned:
-            yield from self._write_returned(connection, batch)
-        if batch.tied:
-            yield from self._write_removals(connection, batch.tied)
-        yield from self._write_removals(connection, batch.removed)
+        yield from self._write_purges(connection, batch.purges, batch.forgotten)
+        yield from self._log.append(batch.alone, batch.shared, batch.late.values())
+        for message, queue_id, count in [(message, place[1], count) for place, (message, count) in batch.returned.items()]:
+            if isinstance(message.stored, Chunk):
+                self._log.returned(message.stored, queue_id, message.id, count)
+                yield
+        yield from self._log.remove((*batch.tied, *batch.removed))
         if batch.delivered:
             self._write_marks(connection, batch.delivered)
+        yield from self._log.compact()
 
-    def _write_alone(self, connection: sqlite3.Connection, batch: Batch) -> Steps[None]:
-        # A plain message has fewer values to bind, and its checksum is computed without a call. This and the runs of
-        # `_write_removals` dominate a persistent load (benchmarks/broker.py).
-        intern, many = self._keys.intern, connection.executemany
-        entries, size = list(batch.alone.values()), batch.rows_at_once(ROWS)
-        for start in range(0, len(entries), size):
-            some = entries[start : start + size]
-            plain = [
-                (
-                    message.id,
-                    queue_id,
-                    exchange := (origin := message.origin).exchange,
-                    intern(key := origin.routing_key),
-                    raw := message.properties.raw,
-                    body := message.body,
-                    crc32(body, crc32(raw, origin_checksum(exchange, key))),
-                )
-                for message, queue_id, priority, expires_at in some
-                if not priority and expires_at is None
-            ]
-            many(ADD_PLAIN_MESSAGE, plain)
-            if len(plain) < len(some):
-                many(ADD_MESSAGE, [self._row(*entry) for entry in some if entry[2] or entry[3] is not None])
-            yield
-
-    def _write_purges(self, purges: Sequence[tuple[int, Collection[int]]], forgotten: Sequence[int]) -> Steps[None]:
+    def _write_purges(self, connection: sqlite3.Connection, purges: Sequence[Purge], forgotten: Sequence[int]) -> Steps[None]:
         for queue_id, but in purges:
-            yield from self._remove(PURGE, queue_id, json.dumps(list(but)))
+            yield from self._log.purge(queue_id, but)
         for queue_id in forgotten:
-            for statement in FORGET_QUEUE:
-                yield from self._remove(statement, queue_id)
-
-    def _remove(self, statement: str, *parameters: object) -> Steps[None]:
-        connection = self._database.connection
-        while removed := connection.execute(statement, parameters).fetchall():
-            connection.executemany(FREE_MESSAGE, [(message_id, message_id) for (message_id,) in removed])
-            yield
-
-    def _write_removals(self, connection: sqlite3.Connection, removals: Removals) -> Steps[None]:
-        if removals.alone:
-            yield from _many(connection, "DELETE FROM messages WHERE id BETWEEN ? AND ?", runs(removals.alone), FREED)
-        if removals.shared:
-            yield from _many(connection, "DELETE FROM deliveries WHERE message_id = ? AND queue_id = ?", removals.shared)
-            yield from _many(connection, FREE_MESSAGE, [(message_id, message_id) for message_id, _ in removals.shared])
+            yield from self._log.forget(queue_id)
+            for statement in FORGET_ROWS:
+                while removed := connection.execute(statement, (queue_id,)).fetchall():
+                    connection.executemany(FREE_MESSAGE, [(message_id, message_id) for (message_id,) in removed])
+                    yield
 
     def _write_marks(self, connection: sqlite3.Connection, marks: Mapping[tuple[int, int], int]) -> None:
         connection.executemany(MARK, [(*place, up_to) for place, up_to in marks.items()])
-
-    def _write_returned(self, connection: sqlite3.Connection, batch: Batch) -> Steps[None]:
-        alone = [(count, message_id) for (message_id, _), (count, is_alone) in batch.returned.items() if is_alone]
-        yield from _many(connection, "UPDATE messages SET attempts = ? WHERE id = ?", alone)
-        shared = [(count, *place) for place, (count, is_alone) in batch.returned.items() if not is_alone]
-        yield from _many(connection, "UPDATE deliveries SET attempts = ? WHERE message_id = ? AND queue_id = ?", shared)
-
-    def _row(self, message: StorableMessage, queue_id: int, priority: int, expires_at: int | None) -> tuple[object, ...]:
-        key_id = self._keys.intern(message.origin.routing_key)
-        return (
-            message.id, queue_id, message.origin.exchange, key_id, priority, message.id >> ID_CLOCK_BITS, expires_at,
-            message.properties.raw, message.body, None, _checksum(message),
-        )  # fmt: skip
-
-    def _write_shared(self, connection: sqlite3.Connection, batch: Batch) -> Steps[None]:
-        entries, size = list(batch.shared.values()), batch.rows_at_once(ROWS)
-        for start in range(0, len(entries), size):
-            self._write_some_shared(connection, entries[start : start + size])
-            yield
-
-    def _write_some_shared(self, connection: sqlite3.Connection, entries: Sequence[Shared]) -> None:
-        intern = self._keys.intern
-        messages, deliveries = [], []
-        for message, queues in entries:
-            key_id = intern(message.origin.routing_key)
-            is_transient = not message.properties.is_persistent or all(queue_id < 0 for queue_id in queues)
-            messages.append((
-                message.id, None, message.origin.exchange, key_id, 0, message.id >> ID_CLOCK_BITS, None,
-                message.properties.raw, message.body, 1 if is_transient else None,
-                _checksum(message),
-            ))  # fmt: skip
-            deliveries += [
-                (message.id, queue_id, priority, key_id, expires_at) for queue_id, (priority, expires_at) in queues.items()
-            ]
-        # Another queue may have stored the same message in an earlier batch.
-        connection.executemany(ADD_MESSAGE.replace("INSERT", "INSERT OR IGNORE", 1), messages)
-        connection.executemany(ADD_DELIVERY, deliveries)
 
     @contextmanager
     def _reading(self) -> Iterator[sqlite3.Connection]:
@@ -472,53 +366,69 @@ class SqliteJournal:
         except sqlite3.Error as error:
             raise translated(error, self._database.path) from error
 
-    def read(self, queue_id: int, priority: int, after_id: int, limit: int, most_bytes: int) -> Sequence[StoredRow]:
-        rows, size = [], 0
-        with self._reading() as reader:
-            for values in reader.execute(READ, (queue_id, priority, after_id, limit)):
-                row = StoredRow(*values)
-                rows.append(row)
-                size += row.size
-                if size >= most_bytes:
-                    break
-        return rows
+    def read(self, queue_id: int, priority: int, after_id: int, limit: int, most_bytes: int) -> Reading:
+        with self._reading():
+            return self._log.read(queue_id, priority, after_id, limit, most_bytes)
 
-    def read_one(self, queue_id: int, message_id: int) -> Sequence[StoredRow]:
-        with self._reading() as reader:
-            rows = reader.execute(READ_ONE, (queue_id, message_id)).fetchall()
-        return [StoredRow(*values) for values in rows]
+    def read_one(self, message: StorableMessage) -> tuple[bytes, str | None]:
+        assert isinstance(message.stored, Chunk)
+        with self._reading():
+            return self._log.read_one(message.stored, message.id)
 
-    def set_aside(self, queue_id: int, queue: str, row: StoredRow, damage: str) -> None:
+    def set_aside(self, queue_id: int, queue: str, message: LoggedMessage) -> None:
         self.damaged += 1
-        report(row.id, queue, damage)
-        self._change(lambda: set_aside(self._database.connection, row.id, queue_id))
+        report(message.id, queue, message.damage or "")
+        self._collecting.tied.append((message.chunk, queue_id, message.id))
+        exchange, key = message.origin
+        self._change(lambda: self._keep(message.id, queue_id, exchange, key, message.content))
 
-    def measure(self, queue_id: int, priority: int, after_id: int, up_to_id: int) -> int:
-        with self._reading() as reader:
-            return int(reader.execute(MEASURE, (queue_id, priority, after_id, up_to_id)).fetchone()[0])
+    def set_chunk_aside(self, queue_id: int, queue: str, chunk_id: int, number: int, damage: str) -> None:
+        self.damaged += number
+        report_chunk(number, queue, damage)
+        self._change(lambda: self._log.set_chunk_aside(chunk_id, queue_id, self._keys.intern("")))
+
+    def _keep(self, message_id: int, queue_id: int, exchange: str, key: str, content: bytes) -> None:
+        keep_damaged_message(self._database.connection, message_id, queue_id, exchange, self._keys.intern(key), content)
 
     def id_ahead(self, queue_id: int, priority: int, after_id: int, number: int) -> int | None:
-        place = (queue_id, priority, after_id)
-        with self._reading() as reader:
-            found = reader.execute(ID_AHEAD, (*place, number - 1)).fetchone() or reader.execute(LAST_ID, place).fetchone()
-        return found[0] if found else None
+        with self._reading():
+            return self._log.id_ahead(queue_id, priority, after_id, number)
 
     def next_due(self, after_ms: int) -> int | None:
         query = "SELECT min(due_at) FROM deliveries WHERE state = 5 AND due_at > ?"
         with self._reading() as reader:
             return reader.execute(query, (after_ms,)).fetchone()[0]  # type: ignore[no-any-return]
 
-    def take_due(self, after_ms: int, now_ms: int) -> Sequence[tuple[int, StoredRow]]:
+    def due(self, after_ms: int, now_ms: int) -> Sequence[tuple[int, StoredRow]]:
         with self._reading() as reader:
-            rows = reader.execute(DUE, (after_ms, now_ms)).fetchall()
-        release = "UPDATE deliveries SET state = 0, due_at = NULL WHERE state = 5 AND due_at <= ?"
-        self._change(self._database.connection.execute, release, (now_ms,))
-        return [(queue_id, StoredRow(*values)) for queue_id, *values in rows]
+            rows = [(queue_id, StoredRow(*values)) for queue_id, *values in reader.execute(DUE, (after_ms, now_ms))]
+        return [(queue_id, row) for queue_id, row in rows if self._is_intact(queue_id, row)]
+
+    def _is_intact(self, queue_id: int, row: StoredRow) -> bool:
+        damage = damage_of(row)
+        if damage is not None:
+            self.damaged += 1
+            report(row.id, name_of_queue(self._reader, queue_id), damage)
+            self._change(lambda: set_aside(self._database.connection, row.id, queue_id))
+        return damage is None
+
+    def take_in(self, message: StorableMessage, queue_id: int, expires_at: int | None) -> None:
+        batch = self._collecting
+        message.stored = UNWRITTEN
+        batch.late[message.id] = (message, queue_id, 0, expires_at)
+        batch.size += message.size
+        self._change(lambda: self._drop_row(message.id, queue_id))
+
+    def _drop_row(self, message_id: int, queue_id: int) -> None:
+        connection = self._database.connection
+        connection.execute("DELETE FROM deliveries WHERE message_id = ? AND queue_id = ?", (message_id, queue_id))
+        connection.execute(FREE_MESSAGE, (message_id, message_id))
 
     def recover(self) -> Recovered:
         """Return the state of the file, after tidying it up for a start of the broker."""
-        recovered = recover(self._database, self._keys)
+        recovered = recover(self._database, self._keys, self._log)
         self._next_queue_id = recovered.next_queue_id
+        self.damaged += recovered.damaged
         return recovered
 
     def accounts(self) -> tuple[list[User], list[Permission | TopicPermission]]:
@@ -547,27 +457,3 @@ class SqliteJournal:
         if self._reader is not self._database.connection:
             self._reader.close()
         self._database.close()
-
-
-def _checksum(message: StorableMessage) -> int:
-    return checksum(message.origin.exchange, message.origin.routing_key, message.properties.raw, message.body)
-
-
-def _many(connection: sqlite3.Connection, statement: str, rows: Sequence[tuple[object, ...]], size: int = ROWS) -> Steps[None]:
-    for start in range(0, len(rows), size):
-        connection.executemany(statement, rows[start : start + size])
-        yield
-
-
-def runs(numbers: list[int]) -> list[tuple[int, int]]:
-    """Return numbers as ranges (first, last) of at most `FREED`. Acknowledgements in a batch mostly form long runs."""
-    found: list[tuple[int, int]] = []
-    first = last = -1
-    for number in sorted(numbers):
-        if number != last + 1 or number == first + FREED:
-            if first >= 0:
-                found.append((first, last))
-            first = number
-        last = number
-    found.append((first, last))
-    return found

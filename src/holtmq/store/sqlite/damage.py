@@ -7,7 +7,7 @@ import sqlite3
 from collections.abc import Iterator
 from contextlib import contextmanager
 
-from holtmq.store.records import DeliveryState
+from holtmq.store.records import ID_CLOCK_BITS, DeliveryState
 
 log = logging.getLogger(__name__)
 
@@ -17,10 +17,32 @@ UPDATE deliveries SET state = {DeliveryState.DAMAGED:d}, due_at = NULL, locked_a
 WHERE message_id = ? AND queue_id = ?
 """
 
+KEEP_MESSAGE = """
+INSERT OR IGNORE INTO messages (id, exchange, key_id, priority, created_at, body) VALUES (?, ?, ?, 0, ?, ?)
+"""
+KEEP_DELIVERY = f"""
+INSERT OR IGNORE INTO deliveries (message_id, queue_id, state, priority, key_id, attempts)
+VALUES (?, ?, {DeliveryState.DAMAGED:d}, 0, ?, 0)
+"""
+
 
 def set_aside(connection: sqlite3.Connection, message_id: int, queue_id: int) -> None:
     """Keep a damaged message from its consumers."""
     connection.execute(SET_ASIDE, (message_id, queue_id))
+
+
+def keep_damaged_message(
+    connection: sqlite3.Connection, message_id: int, queue_id: int, exchange: str, key_id: int, body: bytes
+) -> None:
+    """Store a damaged message of the log as a row, where an operator finds it. Its content is kept as it was read."""
+    connection.execute(KEEP_MESSAGE, (message_id, exchange, key_id, message_id >> ID_CLOCK_BITS, body))
+    connection.execute(KEEP_DELIVERY, (message_id, queue_id, key_id))
+    set_aside(connection, message_id, queue_id)
+
+
+def name_of_queue(connection: sqlite3.Connection, queue_id: int) -> str:
+    found = connection.execute("SELECT name FROM queues WHERE id = ?", (queue_id,)).fetchone()
+    return found[0] if found else f"#{queue_id}"
 
 
 def report(message_id: int, queue: str, damage: str) -> None:
@@ -28,6 +50,17 @@ def report(message_id: int, queue: str, damage: str) -> None:
     log.error(
         "message %d of queue %r is damaged: %s; it is not delivered and stays in the file (holtmq queue list --state damaged)",
         message_id,
+        queue,
+        damage,
+    )
+
+
+def report_chunk(number: int, queue: str, damage: str) -> None:
+    """Log that a chunk of the log is damaged."""
+    log.error(
+        "%d messages of queue %r are in a damaged chunk: %s; they are not delivered and stay in the file as one message "
+        "(holtmq queue list --state damaged)",
+        number,
         queue,
         damage,
     )

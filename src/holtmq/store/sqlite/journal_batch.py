@@ -6,38 +6,14 @@ from collections.abc import Callable, Collection
 from dataclasses import dataclass, field
 from typing import TypeAlias
 
+from holtmq.store.chunk import Chunk
 from holtmq.store.journal_port import StorableMessage
+from holtmq.store.log_port import Alone, Gone, Place
 
-Alone: TypeAlias = tuple[StorableMessage, int, int, int | None]
-"""A message for one queue, with the queue's id, priority and expiry."""
-Shared: TypeAlias = tuple[StorableMessage, dict[int, tuple[int, int | None]]]
-"""A message with a row for each of its queues, with priority and expiry there."""
-
-STEP_BYTES = 1024 * 1024
-"""Bytes of message bodies that are written in one step."""
-
-
-@dataclass(slots=True)
-class Removals:
-    """Messages that left their queues for good."""
-
-    alone: list[int] = field(default_factory=list)
-    """Ids of messages that were stored for one queue."""
-    shared: list[tuple[int, int]] = field(default_factory=list)
-    """Message and queue."""
-
-    def __bool__(self) -> bool:
-        return bool(self.alone or self.shared)
-
-    def take_from(self, other: Removals, place: tuple[int, int] = (0, 0)) -> None:
-        """Take over the removals that another list has from a place on."""
-        self.alone += other.alone[place[0] :]
-        self.shared += other.shared[place[1] :]
-        del other.alone[place[0] :], other.shared[place[1] :]
-
-    @property
-    def end(self) -> tuple[int, int]:
-        return len(self.alone), len(self.shared)
+Shared: TypeAlias = tuple[StorableMessage, dict[int, Place]]
+"""A message for several queues, with priority and expiry in each. Queues that it has left are taken out."""
+Purge: TypeAlias = tuple[int, Collection[StorableMessage]]
+"""A queue to empty, and the messages to keep."""
 
 
 @dataclass(slots=True)
@@ -47,41 +23,39 @@ class Batch:
     number: int
     changes: list[Callable[[], object]] = field(default_factory=list)
     """Changes of topology and accounts, in order. They are written before the messages."""
-    purges: list[tuple[int, Collection[int]]] = field(default_factory=list)
-    """Queues to empty, each with the ids of the messages to keep."""
+    purges: list[Purge] = field(default_factory=list)
     forgotten: list[int] = field(default_factory=list)
     """Deleted queues."""
     alone: dict[int, Alone] = field(default_factory=dict)
     """By message id."""
     shared: dict[int, Shared] = field(default_factory=dict)
     """By message id."""
-    removed: Removals = field(default_factory=Removals)
+    late: dict[int, Alone] = field(default_factory=dict)
+    """By message id: messages for one queue that are older than others of it in the file."""
+    removed: list[Gone] = field(default_factory=list)
     """Removals that depend on nothing else in the batch. They can be written before it."""
-    tied: Removals = field(default_factory=Removals)
+    tied: list[Gone] = field(default_factory=list)
     """Removals that must not be written before the rest, because a message goes elsewhere at the same time."""
-    returned: dict[tuple[int, int], tuple[int, bool]] = field(default_factory=dict)
-    """By message and queue: how often a requeued message has returned, and whether it is stored for one queue only."""
+    unplaced: list[tuple[StorableMessage, int]] = field(default_factory=list)
+    """Removals, by message and queue, of messages that are being written, so that their chunks are not known yet."""
+    returned: dict[tuple[int, int], tuple[StorableMessage, int]] = field(default_factory=dict)
+    """By message and queue: a requeued message, and how often it has returned."""
     delivered: dict[tuple[int, int], int] = field(default_factory=dict)
     """By queue and priority: the id up to which messages may have been delivered."""
     size: int = 0
     """Bytes of the message bodies."""
 
     def __bool__(self) -> bool:
-        is_empty = not (self.alone or self.shared or self.removed or self.returned or self.delivered or self.changes)
-        return not is_empty or bool(self.tied or self.purges or self.forgotten)
+        has_messages = self.alone or self.shared or self.late or self.removed or self.tied or self.unplaced
+        return bool(has_messages or self.returned or self.delivered or self.changes or self.purges or self.forgotten)
 
     def __str__(self) -> str:
-        removals = [removal for part in (self.removed, self.tied) for removal in (*part.alone, *part.shared)]
+        removals = len(self.removed) + len(self.tied) + len(self.unplaced)
         others = len(self.changes) + len(self.purges)
         return (
-            f"{len(self.alone) + len(self.shared)} messages, {len(removals)} acknowledgements and {others} other changes, "
-            "none of which was confirmed"
+            f"{len(self.alone) + len(self.shared) + len(self.late)} messages, {removals} acknowledgements and {others} other "
+            "changes, none of which was confirmed"
         )
-
-    def rows_at_once(self, most: int) -> int:
-        """Return the number of messages to write in one step: few, if they are large."""
-        number = len(self.alone) + len(self.shared)
-        return max(1, min(most, STEP_BYTES * number // max(1, self.size)))
 
     @property
     def has_relief(self) -> bool:
@@ -89,7 +63,7 @@ class Batch:
         return bool(self.removed or self.delivered or self.relief_purges or self.relief_forgotten)
 
     @property
-    def relief_purges(self) -> list[tuple[int, Collection[int]]]:
+    def relief_purges(self) -> list[Purge]:
         """Purges that can be written before the rest: none if they might remove a message that is still to be moved."""
         return self.purges if not self.tied else []
 
@@ -97,32 +71,39 @@ class Batch:
     def relief_forgotten(self) -> list[int]:
         return self.forgotten if not self.tied else []
 
-    def remove_alone(self, message_id: int, removals: Removals) -> None:
-        """Drop a message that is not written yet, or add it to the removals."""
-        waiting = self.alone.pop(message_id, None)
-        if waiting is None:
-            removals.alone.append(message_id)
-        else:
-            self.size -= waiting[0].size
-
-    def remove_shared(self, message_id: int, queue_id: int, removals: Removals) -> None:
-        """Drop a message that is not written yet from a queue, or add it to the removals."""
+    def withdraw(self, message_id: int, queue_id: int) -> bool:
+        """Drop a message that is not written yet from a queue. Return False if the batch does not have the message."""
+        entry = self.alone.pop(message_id, None) or self.late.pop(message_id, None)
+        if entry is not None:
+            self.size -= entry[0].size
+            return True
         waiting = self.shared.get(message_id)
-        if waiting is None or waiting[1].pop(queue_id, None) is None:
-            removals.shared.append((message_id, queue_id))
-        elif not waiting[1]:
+        if waiting is None:
+            return False
+        waiting[1].pop(queue_id, None)
+        if not waiting[1]:
             del self.shared[message_id]
             self.size -= waiting[0].size
+        return True
 
-    def purge(self, queue_id: int, but: Collection[int]) -> None:
-        """Drop the messages of a queue that are not written yet, and purge the queue in the file.
+    def place(self) -> None:
+        """Find the chunks of removed messages that have been written meanwhile."""
+        unplaced, self.unplaced = self.unplaced, []
+        for message, queue_id in unplaced:
+            if isinstance(message.stored, Chunk) and queue_id in message.stored.slices:
+                self.tied.append((message.stored, queue_id, message.id))
 
-        The queue itself removes the messages that it has in memory, which are all that are stored alone.
-        """
-        for message_id, (message, deliveries) in list(self.shared.items()):
-            if message_id not in but and deliveries.pop(queue_id, None) is not None and not deliveries:
-                del self.shared[message_id]
-                self.size -= message.size
+    def purge(self, queue_id: int, but: Collection[StorableMessage]) -> None:
+        """Drop the messages of a queue that are not written yet, and purge the queue in the file."""
+        kept = {message.id for message in but}
+        waiting = [
+            *(message_id for message_id, entry in self.alone.items() if entry[1] == queue_id),
+            *(message_id for message_id, entry in self.late.items() if entry[1] == queue_id),
+            *(message_id for message_id, (_, places) in self.shared.items() if queue_id in places),
+        ]
+        for message_id in waiting:
+            if message_id not in kept:
+                self.withdraw(message_id, queue_id)
         self.purges.append((queue_id, but))
 
     def mark(self, queue_id: int, priority: int, up_to: int) -> None:
@@ -138,11 +119,11 @@ class Batch:
             self.purge(queue_id, but)
         self.forgotten += later.forgotten
         for target, removals in ((self.removed, later.removed), (self.tied, later.tied)):
-            for message_id in removals.alone:
-                self.remove_alone(message_id, target)
-            for message_id, queue_id in removals.shared:
-                self.remove_shared(message_id, queue_id, target)
+            target += [gone for gone in removals if not self.withdraw(gone[2], gone[1])]
+        for message, queue_id in later.unplaced:
+            self.withdraw(message.id, queue_id)
         self.alone |= later.alone
+        self.late |= later.late
         self.size += later.size
         for message_id, (message, queues) in later.shared.items():
             if message_id in self.shared:

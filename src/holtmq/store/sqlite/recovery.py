@@ -1,46 +1,77 @@
 """What a broker reads from its file when it starts: the topology, the length of each queue, and the highest ids.
 
-No message body is read, so the start does not depend on the size of messages.
+No message is read, so the start does not depend on their number, unless the embedded library had the file before.
 """
 
 from __future__ import annotations
 
 import sqlite3
+from collections.abc import Sequence
 from importlib.resources import files
 
+from holtmq.steps import complete
 from holtmq.store.records import QueueState, Recovered
+from holtmq.store.sqlite.chunk_log import ChunkLog, Totals
 from holtmq.store.sqlite.database import SqliteDatabase, statements
 from holtmq.store.sqlite.declarations import SqliteDeclarations
 from holtmq.store.sqlite.keys import RoutingKeys
+from holtmq.store.sqlite.log_transfer import pack_rows
 from holtmq.store.sqlite.message_store import SqliteMessageStore
 
 TIDY_UP = tuple(statements(files("holtmq.store.sqlite").joinpath("recovery.sql").read_text()))
-COUNTS = "SELECT queue_id, priority, count(*) FROM deliveries WHERE state = 0 GROUP BY queue_id, priority"
-EXPIRIES = "SELECT queue_id, min(expires_at) FROM deliveries WHERE expires_at IS NOT NULL GROUP BY queue_id"
 LAST_ID = "SELECT max((SELECT coalesce(max(id), 0) FROM messages), indexed_to) FROM state"
 NEXT_QUEUE_ID = "SELECT coalesce((SELECT seq FROM sqlite_sequence WHERE name = 'queues'), 0) + 1"
+UNUSED_KEYS = "DELETE FROM routing_keys WHERE id NOT IN (SELECT key_id FROM deliveries)"
 
 
-def recover(database: SqliteDatabase, keys: RoutingKeys) -> Recovered:
+def recover(database: SqliteDatabase, keys: RoutingKeys, log: ChunkLog) -> Recovered:
     with database.transaction() as connection:
-        SqliteMessageStore(database, keys).index_arrivals(connection)
-        for statement in TIDY_UP:
-            connection.execute(statement)
+        log.open()
+        has_rows = connection.execute("SELECT 1 FROM messages LIMIT 1").fetchone() is not None
+        if has_rows:
+            SqliteMessageStore(database, keys).index_arrivals(connection)
+            for statement in TIDY_UP:
+                connection.execute(statement)
+        (last_row_id,) = connection.execute(LAST_ID).fetchone()
+    damaged = pack_rows(database, log) if has_rows else 0
+    with database.transaction() as connection:
+        connection.execute(UNUSED_KEYS)
         keys.forget()
-        (last_id,) = connection.execute(LAST_ID).fetchone()
+        totals = _tidy_log(connection, log)
         (next_queue_id,) = connection.execute(NEXT_QUEUE_ID).fetchone()
-        return Recovered(SqliteDeclarations(database).load(), _queue_states(connection), last_id, next_queue_id)
+        last_id = max([last_row_id, *(total.last_id for total in totals)])
+        states = _queue_states(connection, totals)
+        return Recovered(SqliteDeclarations(database).load(), states, last_id, next_queue_id, damaged)
 
 
-def _queue_states(connection: sqlite3.Connection) -> dict[tuple[str, str], QueueState]:
+def _tidy_log(connection: sqlite3.Connection, log: ChunkLog) -> Sequence[Totals]:
+    """Remove what does not outlive the broker, and return what each queue has in the log."""
+    connection.execute("DELETE FROM delivery_marks WHERE queue_id NOT IN (SELECT id FROM queues)")
+    totals = log.totals()
+    queues = {queue_id for (queue_id,) in connection.execute("SELECT id FROM queues")}
+    if any(total.is_transient for total in totals):
+        log.forget_transient()
+    for queue_id in {total.queue_id for total in totals} - queues:
+        complete(log.forget(queue_id))
+    log.committed()
+    return [total for total in totals if total.queue_id in queues and not total.is_transient]
+
+
+def _queue_states(connection: sqlite3.Connection, totals: Sequence[Totals]) -> dict[tuple[str, str], QueueState]:
     counts: dict[int, dict[int, int]] = {}
-    for queue_id, priority, number in connection.execute(COUNTS):
-        counts.setdefault(queue_id, {})[priority] = number
+    sizes: dict[int, int] = {}
+    expiries: dict[int, int] = {}
+    for total in totals:
+        counts.setdefault(total.queue_id, {})[total.priority] = total.number
+        sizes[total.queue_id] = sizes.get(total.queue_id, 0) + total.size
+        if total.next_expiry is not None:
+            expiries[total.queue_id] = min(total.next_expiry, expiries.get(total.queue_id, total.next_expiry))
     marks: dict[int, dict[int, int]] = {}
     for queue_id, priority, up_to in connection.execute("SELECT * FROM delivery_marks"):
         marks.setdefault(queue_id, {})[priority] = up_to
-    expiries = dict(connection.execute(EXPIRIES))
     return {
-        (vhost, name): QueueState(queue_id, counts.get(queue_id, {}), marks.get(queue_id, {}), expiries.get(queue_id))
+        (vhost, name): QueueState(
+            queue_id, counts.get(queue_id, {}), sizes.get(queue_id, 0), marks.get(queue_id, {}), expiries.get(queue_id)
+        )
         for vhost, name, queue_id in connection.execute("SELECT vhost, name, id FROM queues")
     }
