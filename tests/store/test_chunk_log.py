@@ -18,7 +18,7 @@ from holtmq.store.chunk import LoggedMessage
 from holtmq.store.records import Recovered
 from holtmq.store.sqlite import chunk_log, log_transfer
 from holtmq.store.sqlite.batch_journal import SqliteJournal
-from holtmq.store.sqlite.chunk_log import ChunkLog
+from holtmq.store.sqlite.chunk_log import CHUNK_BYTES, ChunkLog
 from holtmq.store.sqlite.database import SqliteDatabase
 from holtmq.topology import Queue
 from holtmq.wire.content import Properties, body_of, encode_properties, make_content
@@ -269,3 +269,16 @@ def test_a_chunk_of_which_little_is_left_is_rewritten(tmp_path: Path, monkeypatc
         run.commit()
         assert read_all(run, run.queues[0], 0) == []
         assert len(read_all(run, run.queues[1], 0)) == 100
+
+
+def test_chunks_with_messages_in_memory_are_counted(tmp_path: Path) -> None:
+    run = Run(tmp_path / "log.db", random.Random(1))
+    with closing(run):
+        for number in range(10):
+            run.add(run.message(START + number, 1), run.queues[0], 0)
+            run.commit()
+        assert run.journal.memory == 10 * CHUNK_BYTES
+        run.held.clear()
+        assert run.journal.memory == 0
+        run.read_again()
+        assert run.journal.memory > 0

@@ -245,6 +245,7 @@ class Broker:
 
     def _assess_memory(self) -> None:
         memory = self.memory
+        memory.unwritten, memory.log = self.journal.size, self.journal.memory
         was_short, was_exhausted = memory.is_short, memory.is_exhausted
         memory.assess(sum(len(vhost.queues) for vhost in self.vhosts.values()))
         if memory.is_short < was_short or memory.is_exhausted < was_exhausted:

@@ -2,9 +2,10 @@
 
 Queues, topology and connections report what they hold at the end of each turn. Four levels follow from the total:
 
-- Below three quarters of the limit, queues keep messages in memory within their windows.
-- Above, the broker is *short* of memory: all queues share one small window and leave further messages to the file, and
-  consumers with many unacknowledged messages must acknowledge some before they get more.
+- Below three quarters of the limit, queues keep messages in memory. Of persistent ones, which are in the file anyway, each
+  keeps only the first: a window.
+- Above, the broker is *short* of memory: all queues share one small window and leave further messages to the file, the
+  largest ones page messages out, and consumers with many unacknowledged messages must acknowledge some to get more.
 - Above the limit, there is a memory *alarm*: publishers are blocked.
 - Far above the limit, memory is *exhausted*: nothing is read from the file, new connections and channels are refused, and the
   connection that holds the most is closed.
@@ -28,7 +29,7 @@ CALM = 0.9
 """Shares of the limit: queues save memory above SHORT; an alarm ends below CALM."""
 WINDOW_BYTES = 16 * 1024 * 1024
 WINDOW_MESSAGES = 20_000
-"""Ready messages that each queue keeps in memory."""
+"""Ready messages up to which each queue keeps persistent ones in memory."""
 SHORT_WINDOW = 0.1
 """Share of the limit for the windows of all queues together while the broker is short of memory. With it, queues alone never
 cause an alarm."""
@@ -63,6 +64,8 @@ class MemoryBudget:
         """Connections with their channels, consumers, buffers, unfinished messages and transactions."""
         self.unwritten = 0
         """Messages that wait to be written to the file."""
+        self.log = 0
+        """What the log keeps for the messages in memory that it has."""
         self.expected = 0
         """What messages to several queues may have added to `queues` since the last turn ended."""
         self.most = 0
@@ -76,12 +79,17 @@ class MemoryBudget:
 
     @property
     def total(self) -> int:
-        return self.queues + self.topology + self.connections + COPIES_TO_WRITE * self.unwritten
+        return self.queues + self.topology + self.connections + self.log + COPIES_TO_WRITE * self.unwritten
+
+    @property
+    def is_relieved_by_disk(self) -> bool:
+        """Whether memory is within its limit as soon as messages are written that are on their way to the file."""
+        return self.total - COPIES_TO_WRITE * self.unwritten <= self.limit < self.total
 
     def describe(self) -> str:
         return (
-            f"{self.total} bytes in use, of these {self.queues} by queues, {self.connections} by connections, {self.topology} "
-            f"by the topology, {COPIES_TO_WRITE * self.unwritten} by messages that are being written"
+            f"{self.total} bytes in use, of these {self.queues + self.log} by queues, {self.connections} by connections, "
+            f"{self.topology} by the topology, {COPIES_TO_WRITE * self.unwritten} by messages that are being written"
         )
 
     def assess(self, queue_count: int) -> None:

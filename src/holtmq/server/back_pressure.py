@@ -83,7 +83,6 @@ class BackPressure:
     def update(self) -> None:
         """Block, throttle, resume or close clients, depending on memory, on the unwritten bytes and on the queues."""
         memory, size = self._memory, self._journal.size
-        memory.unwritten = size
         if size > JOURNAL_BYTES:
             self.block("journal", SLOW_DISK)
         elif size < JOURNAL_BYTES // 2 and "journal" in self._reasons:
@@ -126,8 +125,11 @@ class BackPressure:
         if "memory" not in self._reasons:
             log.warning("memory alarm: publishers are blocked; the limit is %d bytes: %s", memory.limit, memory.describe())
             self.block("memory", "low on memory")
+        if memory.is_relieved_by_disk:
+            self._favour(None)
+            return
         if self._favoured is None or not self._favoured.unfinished:
-            self._favour()
+            self._favour_largest()
         elif self._favoured.bytes_received != self._favoured_bytes:
             self._favoured_bytes, self._favoured_since = self._favoured.bytes_received, self._loop.time()
         elif self._loop.time() > self._favoured_since + STALL_S:
@@ -148,11 +150,14 @@ class BackPressure:
             self._slowest = None
             self._expel(slowest, "that it does not read")
 
-    def _favour(self) -> None:
-        """Choose the client that may go on."""
-        last = self._favoured
+    def _favour_largest(self) -> None:
+        """Let the client go on that has the most of an unfinished message or transaction."""
         largest = max(self._clients, key=lambda client: client.unfinished, default=None)
-        self._favoured = largest if largest is not None and largest.unfinished else None
+        self._favour(largest if largest is not None and largest.unfinished else None)
+
+    def _favour(self, client: Client | None) -> None:
+        """Let one client go on, and block the one that could go on before."""
+        last, self._favoured = self._favoured, client
         if last is not None and last is not self._favoured:
             self.admit_publisher(last)
         if self._favoured is not None and self._reasons.keys() == {"memory"}:
@@ -173,8 +178,7 @@ class BackPressure:
     def _throttle(self) -> None:
         """Pause clients that only publish for a moment, so that consumers catch up.
 
-        Consumers limit the throughput here, so this costs nothing. Without it the queue would outgrow its window in memory,
-        and its messages would have to be written to disk and read back.
+        Consumers limit the throughput here, so this costs nothing, and messages spend less time in the queue.
         """
         if not self._throttled and not self._reasons:
             self._throttled = [client for client in self._clients if client.handler.only_publishes]

@@ -54,6 +54,14 @@ class JournalPort(Protocol):
         """Whether the batch that is being collected has any changes."""
 
     @property
+    def size(self) -> int:
+        """Bytes of message bodies that wait to be written."""
+
+    @property
+    def memory(self) -> int:
+        """Bytes that the journal keeps for messages in memory which it has stored."""
+
+    @property
     def damaged(self) -> int:
         """The number of damaged messages found so far."""
 

@@ -23,6 +23,14 @@ class NullJournal(JournalPort):
         return False
 
     @property
+    def size(self) -> int:
+        return 0
+
+    @property
+    def memory(self) -> int:
+        return 0
+
+    @property
     def damaged(self) -> int:
         return 0
 

@@ -98,9 +98,12 @@ class SqliteJournal:
 
     @property
     def size(self) -> int:
-        """Bytes of message bodies that wait to be written."""
         writing = self._writing  # read once: the thread that commits clears it
         return self._collecting.size + (writing.size if writing else 0)
+
+    @property
+    def memory(self) -> int:
+        return self._log.memory
 
     @property
     def has_relief(self) -> bool:

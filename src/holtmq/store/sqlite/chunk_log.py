@@ -49,9 +49,13 @@ DELETED_AT_ONCE = 50
 SPARSE = 4
 """A chunk is rewritten if less than one in this many of its bytes is left."""
 LEAST_COMPACTED_BYTES = 16 * 1024
+HEADER_BYTES = 40
+"""What a small message takes beyond its body."""
 SETTLED_S = 1.0
 """A chunk that is sparse for a shorter time is probably empty soon."""
 COMPACTED_AT_ONCE = 8
+CHUNK_BYTES = 900
+"""What a chunk with messages in memory takes by itself, measured and rounded up."""
 
 ADD_CHUNK = "INSERT INTO log_chunks VALUES (?, ?, ?, ?)"
 ADD_SLICE = "INSERT INTO log_slices VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)"
@@ -145,6 +149,11 @@ class ChunkLog(LogPort):
 
     def open(self) -> None:
         self._next_id = self._execute("SELECT coalesce(max(id), 0) + 1 FROM log_chunks").fetchone()[0]
+
+    @property
+    def memory(self) -> int:
+        """Bytes in memory, beyond the messages themselves."""
+        return CHUNK_BYTES * len(self._chunks)
 
     def totals(self) -> list[Totals]:
         """Return what each queue has in the log. This reads slices, not messages."""
@@ -279,8 +288,9 @@ class ChunkLog(LogPort):
         left = 0
         for piece in pieces.values():
             left |= everything & ~piece.gone
-        places, total = bits_of(left), sum(chunk.sizes)
-        if not places or total < LEAST_COMPACTED_BYTES or SPARSE * sum([chunk.sizes[place] for place in places]) > total:
+        places = bits_of(left)
+        total, rest = _weight(chunk.sizes), _weight([chunk.sizes[place] for place in places])
+        if not places or total < LEAST_COMPACTED_BYTES or SPARSE * rest > total:
             return
         stored = self._execute(READ_CHUNK, (chunk.id,)).fetchone()
         if stored is None:
@@ -451,6 +461,11 @@ def _chains(rows: Iterable[SliceRow]) -> Iterator[list[SliceRow]]:
 
 def _as_ids(ids: Sequence[int]) -> Ids:
     return range(ids[0], ids[-1] + 1) if ids[-1] - ids[0] == len(ids) - 1 else array("Q", ids)
+
+
+def _weight(sizes: Sequence[int]) -> int:
+    """Return about how many bytes messages with bodies of these sizes take."""
+    return sum(sizes) + HEADER_BYTES * len(sizes)
 
 
 def _expiries(group: Sequence[Alone | Shared], queue_id: int) -> list[int] | None:

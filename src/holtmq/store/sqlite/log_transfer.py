@@ -159,6 +159,7 @@ def unpack_log(database: SqliteDatabase, keys: RoutingKeys) -> None:
     progress = _Progress(database.path, "taken from the broker's log")
     while True:
         with database.transaction() as connection:
+            keys.forget()  # another process may have removed some since the last transaction
             number = _unpack_some(connection, keys)
             if number is None:
                 connection.execute("DELETE FROM log_chunks")
