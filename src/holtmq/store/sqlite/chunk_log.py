@@ -44,7 +44,7 @@ from holtmq.store.sqlite.database import SqliteDatabase
 SEGMENT_BYTES = 256 * 1024
 SEGMENT_MESSAGES = 2000
 """Messages are packed in segments of this size. Chunks of one queue overlap only within a segment."""
-DELETED_AT_ONCE = 50
+DELETED_AT_ONCE = 10
 """Number of slices of a purged or deleted queue that are removed in one step."""
 SPARSE = 4
 """A chunk is rewritten if less than one in this many of its bytes is left."""
