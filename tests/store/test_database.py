@@ -11,6 +11,7 @@ from pathlib import Path
 import pytest
 
 import holtmq
+from holtmq.store.records import Durability
 from holtmq.store.sqlite.database import STEPS, SqliteDatabase
 
 
@@ -185,7 +186,9 @@ def test_an_unknown_durability_is_refused(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(("durability", "synchronous"), [("full", 2), ("normal", 1), ("off", 0)])
-def test_durability_sets_synchronous_of_sqlite(tmp_path: Path, durability: str, synchronous: int) -> None:
-    with holtmq.open(tmp_path / "a.db", durability=durability) as mq, mq.database.lock() as connection:  # type: ignore[arg-type]
+def test_durability_sets_synchronous_of_sqlite(tmp_path: Path, durability: Durability, synchronous: int) -> None:
+    database = SqliteDatabase(tmp_path / "a.db", durability=durability, owner="a broker")
+    with database.lock() as connection:
         assert connection.execute("PRAGMA synchronous").fetchone() == (synchronous,)
         assert connection.execute("PRAGMA journal_mode").fetchone() == ("wal",)
+    database.close()

@@ -11,10 +11,11 @@ from holtmq.store.sqlite import message_store
 @pytest.mark.parametrize(
     ("query", "parameters", "index"),
     [
-        (message_store.CLAIM_FIRST, (0, 0, 1, 1), "ready"),
+        (message_store.READ_FIRST, (1, 0), "ready"),
+        (message_store.READ_FIRST, (1, 0), "timers"),
         (message_store.READY_IN_ORDER, (1, 10), "ready"),
         (message_store.READY_AFTER, (1, 0, 0, 10, 1, 0, 10, 10), "ready"),
-        (message_store.FIRST_OF_KEYS, (1, "[1]", 1), "ready_by_key"),
+        (message_store.FIRST_OF_KEYS, ("[1]", 1, 1, 10, 10), "ready_by_key"),
         (message_store.LONG_DONE, (1, 0), "settled"),
     ],
 )

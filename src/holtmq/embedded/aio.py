@@ -160,14 +160,17 @@ class AsyncQueueHandle:
         return await asyncio.to_thread(self.queue.put_many, messages)
 
     async def pop(self, pattern: Patterns = None, *, lease_s: float = LEASE_S, wait_s: float = 0) -> Message | None:
-        """Lock and return a message, as `QueueHandle.pop`. After a cancellation, a message claimed too late is returned."""
-        return await _cancellable(
-            lambda: self.queue.pop(pattern, lease_s=lease_s, wait_s=wait_s), lambda late: late.retry() if late else None
-        )
+        """Lock and return a message, as `QueueHandle.pop`. After a cancellation, a message claimed too late is given back."""
+        popped = await self.pop_many(1, pattern, lease_s=lease_s, wait_s=wait_s)
+        return popped[0] if popped else None
 
-    async def pop_many(self, most: int, pattern: Patterns = None, *, lease_s: float = LEASE_S) -> list[Message]:
-        """Lock and return up to `most` messages, as `QueueHandle.pop_many`."""
-        return await asyncio.to_thread(self.queue.pop_many, most, pattern, lease_s=lease_s)
+    async def pop_many(
+        self, most: int, pattern: Patterns = None, *, lease_s: float = LEASE_S, wait_s: float = 0
+    ) -> list[Message]:
+        """Lock and return up to `most` messages, as `QueueHandle.pop_many`. A cancellation is as with `pop`."""
+        return await _cancellable(
+            lambda: self.queue.pop_many(most, pattern, lease_s=lease_s, wait_s=wait_s), self.queue.give_back
+        )
 
     async def messages(self, pattern: Patterns = None, *, lease_s: float = LEASE_S) -> AsyncIterator[Message]:
         """Yield messages as they arrive, without end. The caller settles each of them."""
@@ -179,6 +182,14 @@ class AsyncQueueHandle:
     async def ack(self, message: Message) -> None:
         """Acknowledge a message."""
         await asyncio.to_thread(message.ack)
+
+    async def ack_many(self, messages: Iterable[Message]) -> None:
+        """Acknowledge messages in one transaction, as `QueueHandle.ack_many`."""
+        await asyncio.to_thread(self.queue.ack_many, messages)
+
+    async def give_back(self, messages: Iterable[Message]) -> None:
+        """Return messages as if they had not been popped, as `QueueHandle.give_back`."""
+        await asyncio.to_thread(self.queue.give_back, messages)
 
     async def fail(self, message: Message) -> None:
         """Mark a message as failed."""

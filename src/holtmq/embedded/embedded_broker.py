@@ -10,7 +10,7 @@ import json
 import sqlite3
 import time
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager
 from datetime import UTC, datetime
 from pathlib import Path
 from types import TracebackType
@@ -231,12 +231,12 @@ class EmbeddedBroker:
 
     def explain(self, exchange: str, routing_key: Key, headers: Mapping[str, FieldValue] | None = None) -> Explanation:
         """Explain why a message published with this exchange, key and headers goes where it goes."""
-        with self._transaction():
+        with self._looking():
             return self._router.explain(exchange, as_key(routing_key), headers)
 
     def topology(self) -> Topology:
         """Return the topology of the file."""
-        with self._transaction():
+        with self._looking():
             return self._declarations.load()
 
     @contextmanager
@@ -280,15 +280,19 @@ class EmbeddedBroker:
 
     def working(self, queue: str) -> QueueTransaction:
         """Return a transaction on a queue whose messages are all indexed."""
-        return QueueTransaction(self, queue, is_indexing=True)
+        return QueueTransaction(self, queue, self.database.transaction(), is_indexing=True)
+
+    def claiming(self, queue: str) -> QueueTransaction:
+        """Return a transaction that changes leases only. It does not wait for the disk: a lost lease is one more delivery."""
+        return QueueTransaction(self, queue, self.database.lazy_transaction(), is_indexing=True)
 
     def looking(self, queue: str) -> QueueTransaction:
         """Return a transaction that inspects a queue: expired messages leave it first."""
-        return QueueTransaction(self, queue, is_indexing=True, is_expiring=True)
+        return QueueTransaction(self, queue, self.database.lazy_transaction(), is_indexing=True, is_expiring=True)
 
     def settling(self, queue: str) -> QueueTransaction:
         """Return a transaction on messages of a queue that were popped, and so are indexed."""
-        return QueueTransaction(self, queue, is_indexing=False)
+        return QueueTransaction(self, queue, self.database.transaction(), is_indexing=False)
 
     def catch_up(self) -> None:
         """Read what other processes have changed, at the start of a transaction."""
@@ -334,6 +338,13 @@ class EmbeddedBroker:
         with self.database.transaction() as connection:
             self.catch_up()
             yield connection
+
+    @contextmanager
+    def _looking(self) -> Iterator[None]:
+        """Read what other processes have changed, without waiting for the disk."""
+        with self.database.lazy_transaction():
+            self.catch_up()
+            yield
 
     def _follow(self, versions: tuple[int, int]) -> None:
         """Load what another process has changed."""
@@ -385,12 +396,20 @@ class QueueTransaction:
 
     __slots__ = ("_is_expiring", "_is_indexing", "_owner", "_queue", "_transaction")
 
-    def __init__(self, owner: EmbeddedBroker, queue: str, *, is_indexing: bool, is_expiring: bool = False) -> None:
+    def __init__(
+        self,
+        owner: EmbeddedBroker,
+        queue: str,
+        transaction: AbstractContextManager[sqlite3.Connection],
+        *,
+        is_indexing: bool,
+        is_expiring: bool = False,
+    ) -> None:
         self._owner = owner
         self._queue = queue
         self._is_indexing = is_indexing
         self._is_expiring = is_expiring
-        self._transaction = owner.database.transaction()
+        self._transaction = transaction
 
     def __enter__(self) -> tuple[sqlite3.Connection, int, QueueRules]:
         connection = self._transaction.__enter__()

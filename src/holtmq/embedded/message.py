@@ -3,43 +3,102 @@
 from __future__ import annotations
 
 import json
-from dataclasses import dataclass, field
+from collections.abc import Mapping
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any, Literal, TypeAlias
 
 from holtmq.store.records import DeliveryState, StoredMessage
 from holtmq.store.sqlite.declarations import from_text
-from holtmq.table import Table
+from holtmq.table import FieldValue, Table
 from holtmq.wire.content import Properties
 
 if TYPE_CHECKING:
     from holtmq.embedded.queue_handle import QueueHandle
 
 StateName: TypeAlias = Literal["ready", "locked", "done", "failed", "dead", "damaged"]
+SHOWN_BYTES = 100
+"""Bytes of a body that `repr` shows."""
 
 
-@dataclass(frozen=True, slots=True)
 class Message:
-    """A message in a queue. The caller that popped it can settle it until the lease expires."""
+    """A message in a queue. The caller that popped it can settle it until the lease expires.
 
-    id: int
-    """Ids grow in the order of arrival. The upper bits are the time of arrival."""
-    body: bytes
-    routing_key: str
-    exchange: str
-    headers: Table
-    properties: Table
-    priority: int
-    state: StateName
-    attempts: int
-    """Number of deliveries, including this one."""
-    created_at: datetime
-    locked_at: datetime | None
-    lease_until: datetime | None
-    """When the lease expires; for a delayed message, when it becomes available."""
-    expires_at: datetime | None
-    settled_at: datetime | None
-    queue: QueueHandle = field(repr=False, compare=False)
+    Its values are read-only. Those that need decoding are decoded on demand: most consumers look at few of them.
+    """
+
+    __slots__ = ("_headers", "_properties", "_stored", "queue")
+
+    def __init__(self, stored: StoredMessage, queue: QueueHandle, more_headers: Mapping[str, FieldValue] | None = None) -> None:
+        self._stored = stored
+        self._headers: Table | None = None
+        self._properties: Table | None = None
+        self.queue = queue
+        """The queue that the message is in."""
+        if more_headers:
+            self._headers = Table.of({**self.headers, **more_headers})
+
+    @property
+    def id(self) -> int:
+        """Ids grow in the order of arrival. The upper bits are the time of arrival."""
+        return self._stored.id
+
+    @property
+    def body(self) -> bytes:
+        return self._stored.body
+
+    @property
+    def routing_key(self) -> str:
+        return self._stored.routing_key
+
+    @property
+    def exchange(self) -> str:
+        return self._stored.exchange
+
+    @property
+    def headers(self) -> Table:
+        if self._headers is None:
+            self._decode()
+        return self._headers  # type: ignore[return-value]
+
+    @property
+    def properties(self) -> Table:
+        if self._properties is None:
+            self._decode()
+        return self._properties  # type: ignore[return-value]
+
+    @property
+    def priority(self) -> int:
+        return self._stored.priority
+
+    @property
+    def state(self) -> StateName:
+        return STATE_NAMES[DeliveryState(self._stored.state)]
+
+    @property
+    def attempts(self) -> int:
+        """Number of deliveries, including this one."""
+        return self._stored.attempts
+
+    @property
+    def created_at(self) -> datetime:
+        return _moment(self._stored.created_at)
+
+    @property
+    def locked_at(self) -> datetime | None:
+        return _moment_or_none(self._stored.locked_at)
+
+    @property
+    def lease_until(self) -> datetime | None:
+        """When the lease expires; for a delayed message, when it becomes available."""
+        return _moment_or_none(self._stored.due_at)
+
+    @property
+    def expires_at(self) -> datetime | None:
+        return _moment_or_none(self._stored.expires_at)
+
+    @property
+    def settled_at(self) -> datetime | None:
+        return _moment_or_none(self._stored.settled_at)
 
     @property
     def text(self) -> str:
@@ -70,28 +129,20 @@ class Message:
         """Extend the lease to `lease_s` from now, and return the message with the new lease."""
         return self.queue.extend(self, lease_s)
 
+    def __eq__(self, other: object) -> bool:
+        return self._stored == other._stored if isinstance(other, Message) else NotImplemented
 
-def message_of(stored: StoredMessage, queue: QueueHandle) -> Message:
-    """Return a stored message as the library's users see it."""
-    state = DeliveryState(stored.state)
-    headers, properties = _properties_of(stored)
-    return Message(
-        stored.id,
-        stored.body,
-        stored.routing_key,
-        stored.exchange,
-        headers,
-        properties,
-        stored.priority,
-        STATE_NAMES[state],
-        stored.attempts,
-        _moment(stored.created_at),
-        _moment(stored.locked_at) if stored.locked_at is not None else None,
-        _moment(stored.due_at) if stored.due_at is not None else None,
-        _moment(stored.expires_at) if stored.expires_at is not None else None,
-        _moment(stored.settled_at) if stored.settled_at is not None else None,
-        queue,
-    )
+    def __hash__(self) -> int:
+        return hash(self._stored.id)
+
+    def __repr__(self) -> str:
+        body = self.body if len(self.body) <= SHOWN_BYTES else self.body[:SHOWN_BYTES] + b"..."
+        about = f"id={self.id}, routing_key={self.routing_key!r}, state={self.state!r}, attempts={self.attempts}"
+        return f"Message({about}, body={body!r})"
+
+    def _decode(self) -> None:
+        headers, self._properties = _properties_of(self._stored)
+        self._headers = headers if self._headers is None else self._headers
 
 
 def _properties_of(stored: StoredMessage) -> tuple[Table, Table]:
@@ -116,3 +167,7 @@ STATE_NAMES: dict[DeliveryState, StateName] = {
 
 def _moment(milliseconds: int) -> datetime:
     return datetime.fromtimestamp(milliseconds / 1000, UTC)
+
+
+def _moment_or_none(milliseconds: int | None) -> datetime | None:
+    return None if milliseconds is None else _moment(milliseconds)

@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import replace
 from sqlite3 import Connection
 from typing import TYPE_CHECKING, TypeAlias, TypeVar
 
 from holtmq.body import Content, encode
-from holtmq.embedded.message import STATE_NAMES, Message, StateName, message_of
+from holtmq.embedded.message import STATE_NAMES, Message, StateName
 from holtmq.errors import InvalidValueError, LeaseLostError, NotFoundError, PreconditionFailedError, QueueFullError
 from holtmq.queueing.delivery_count import DELIVERY_COUNT
 from holtmq.queueing.overflow import is_full
@@ -16,7 +15,7 @@ from holtmq.queueing.rules import QueueRules
 from holtmq.queueing.terms import is_expired, terms_of
 from holtmq.store.checksum import json_checksum
 from holtmq.store.records import DeliveryState, NewMessage, StoredMessage
-from holtmq.table import FieldValue, Table, describe, require_short_string
+from holtmq.table import FieldValue, describe, require_short_string
 
 if TYPE_CHECKING:
     from holtmq.embedded.embedded_broker import EmbeddedBroker
@@ -56,17 +55,21 @@ class QueueHandle:
         """
         owner, key, now = self._owner, as_key(routing_key), self._owner.now_ms()
         queue_id, rules = owner.queue_of(self.name)
-        if rules.max_length is None and rules.max_length_bytes is None:  # the hot path: see benchmarks/versions.py
-            if priority is None and ttl_ms is None and rules.message_ttl_ms is None:
-                message = owner.new_message(content, key, now, headers, None, None, delay_s)
+        if rules.max_length is None and rules.max_length_bytes is None:
+            if headers is None and priority is None and ttl_ms is None and delay_s == 0 and rules.message_ttl_ms is None:
+                # The hot path: see benchmarks/embedded.py.
+                properties, body = encode(content)
+                key_id = owner.keys.ids.get(key) or owner.intern(key)
+                message_id = self._messages.append_plain(key_id, key, properties, body, queue_id, now, owner.versions)
             else:
                 message = self._new_message(content, key, rules, now, headers, priority, ttl_ms, delay_s)
-            message_id = self._messages.append_alone(message, queue_id, now, owner.versions)
+                message_id = self._messages.append_alone(message, queue_id, now, owner.versions)
             if message_id is not None:
                 self._index_now_and_then()
                 owner.bell.ring()
                 return message_id
-        with owner.looking(self.name) as (connection, queue_id, rules):
+        with owner.working(self.name) as (connection, queue_id, rules):
+            owner.intake.expire(connection, now)
             message = self._new_message(content, key, rules, now, headers, priority, ttl_ms, delay_s)
             added = self._admit(
                 connection, [message], [key], lambda: self._messages.append(connection, message, queue_id, now), now
@@ -143,19 +146,19 @@ class QueueHandle:
 
         Return None if there is none, after waiting up to `wait_s`. When the lease expires, the message returns to the queue.
         """
-        return next(iter(self.pop_many(1, pattern, lease_s=lease_s, wait_s=wait_s)), None)
+        popped = self.pop_many(1, pattern, lease_s=lease_s, wait_s=wait_s)
+        return popped[0] if popped else None
 
     def pop_many(self, most: int, pattern: Patterns = None, *, lease_s: float = LEASE_S, wait_s: float = 0) -> list[Message]:
         """Lock and return up to `most` ready messages, in order."""
         if most < 1 or lease_s <= 0:
             raise InvalidValueError(f"expected at least one message and a lease above 0 s, got {most} and {lease_s} s")
         patterns = as_patterns(pattern)
-        deadline = self._owner.now_ms() + wait_s * 1000
+        deadline = self._owner.now_ms() + wait_s * 1000 if wait_s else 0
         while True:
             mark = self._owner.bell.listen()
             claimed = self._claim(most, patterns, lease_s)
-            left_ms = deadline - self._owner.now_ms()
-            if claimed or left_ms <= 0:
+            if claimed or (left_ms := deadline - self._owner.now_ms()) <= 0:
                 return claimed
             self._wait(mark, left_ms)
 
@@ -163,13 +166,15 @@ class QueueHandle:
         """Return a mark for `pop_or_wait`: whatever happens after it wakes the caller."""
         return self._owner.bell.listen()
 
-    def pop_or_wait(self, mark: int, patterns: Sequence[str], *, lease_s: float) -> Message | None:
-        """Return a message, or None after something has changed since the mark: the caller must check again."""
-        claimed = self._claim(1, list(patterns), lease_s)
-        if claimed:
-            return claimed[0]
-        self._wait(mark, LONGEST_WAIT_MS)
-        return None
+    def pop_or_wait(self, mark: int, most: int, patterns: Sequence[str], *, lease_s: float) -> list[Message]:
+        """Return messages, or none after something has changed since the mark: the caller must check again.
+
+        A message that was delivered before comes alone.
+        """
+        claimed = self._claim(most, as_patterns(list(patterns)), lease_s, keeps_retried_apart=True)
+        if not claimed:
+            self._wait(mark, LONGEST_WAIT_MS)
+        return claimed
 
     def wake(self) -> None:
         """Wake all waiting callers, which then check again."""
@@ -182,22 +187,59 @@ class QueueHandle:
             while ids := self._messages.find_ready(connection, queue_id, as_patterns(pattern), 1):
                 (stored,) = self._messages.read(queue_id, ids)
                 if stored.state != DeliveryState.DAMAGED:
-                    return message_of(stored, self)
+                    return Message(stored, self)
             return None
 
     def get(self, message_id: int) -> Message | None:
         """Return a message of this queue by its id, in any state."""
         with self._owner.looking(self.name) as (_, queue_id, _settings):
-            return next((message_of(stored, self) for stored in self._messages.read(queue_id, [message_id])), None)
+            return next((Message(stored, self) for stored in self._messages.read(queue_id, [message_id])), None)
 
     def ack(self, message: Message) -> None:
         """Acknowledge a locked message: remove it, or keep it as done if the queue has a retention."""
-        with self._owner.settling(self.name) as (connection, queue_id, rules):
-            if rules.retention_ms:
-                self._settle(connection, queue_id, message, DeliveryState.DONE)
-                self._messages.forget_done(connection, queue_id, self._owner.now_ms() - rules.retention_ms)
-            elif not self._messages.remove_mine(connection, queue_id, message.id, message.attempts):
-                raise self._lease_lost(message)
+        self.ack_many([message])
+
+    def ack_many(self, messages: Iterable[Message]) -> None:
+        """Acknowledge locked messages in one transaction.
+
+        If some of the leases have expired, the other messages are acknowledged, and `LeaseLostError` names the first of those.
+        """
+        lost = self.ack_held(list(messages))
+        if lost:
+            raise self._lease_lost(lost[0])
+
+    def ack_held(self, messages: Sequence[Message]) -> list[Message]:
+        """Acknowledge messages in one transaction. Return those that are no longer locked by the caller."""
+        owner = self._owner
+        queue_id, rules = owner.queue_of(self.name)  # as last seen: the rules of a queue never change, nor is its id used again
+
+        def acknowledge(connection: Connection) -> list[Message]:
+            if not rules.retention_ms:
+                return [
+                    each for each in messages if not self._messages.remove_mine(connection, queue_id, each.id, each.attempts)
+                ]
+            now, done = owner.now_ms(), DeliveryState.DONE
+            lost = [
+                each
+                for each in messages
+                if not self._messages.settle_mine(connection, queue_id, each.id, each.attempts, done, settled_at=now)
+            ]
+            self._messages.forget_done(connection, queue_id, now - rules.retention_ms)
+            return lost
+
+        return owner.database.together(acknowledge)
+
+    def give_back(self, messages: Iterable[Message]) -> None:
+        """Return locked messages to the queue as if they had not been popped: it does not count as an attempt.
+
+        Messages whose leases have expired are left as they are.
+        """
+        locked = [(message.id, message.attempts) for message in messages]
+        if locked:
+            with self._owner.claiming(self.name) as (connection, queue_id, _):
+                self._messages.give_back_mine(connection, queue_id, locked)
+                self._owner.intake.drop_excess(connection, self.name, self._owner.now_ms())
+            self._owner.bell.ring()
 
     def fail(self, message: Message) -> None:
         """Mark a locked message as failed. It stays in the queue until it is retried or pruned."""
@@ -233,7 +275,7 @@ class QueueHandle:
     def extend(self, message: Message, lease_s: float) -> Message:
         """Extend the lease of a locked message to `lease_s` from now, and return the message with the new lease."""
         due = self._owner.now_ms() + round(lease_s * 1000)
-        with self._owner.working(self.name) as (connection, queue_id, _):
+        with self._owner.claiming(self.name) as (connection, queue_id, _):
             if not self._messages.settle_mine(
                 connection, queue_id, message.id, message.attempts, DeliveryState.LOCKED, due_at=due
             ):
@@ -245,14 +287,14 @@ class QueueHandle:
     def list_messages(self, state: StateName | None = None, *, limit: int = LISTED) -> list[Message]:
         """Return the messages in a state, or in any state, oldest first."""
         with self._owner.looking(self.name) as (_connection, queue_id, _):
-            return [message_of(stored, self) for stored in self._messages.find(queue_id, states_of(state), limit)]
+            return [Message(stored, self) for stored in self._messages.find(queue_id, states_of(state), limit)]
 
     def list_locked(self, longer_than_s: float, *, limit: int = LISTED) -> list[Message]:
         """Return the messages that have been locked for longer than this."""
         before = self._owner.now_ms() - round(longer_than_s * 1000)
         with self._owner.looking(self.name) as (_connection, queue_id, _):
             found = self._messages.find(queue_id, [DeliveryState.LOCKED], limit, locked_before_ms=before)
-            return [message_of(stored, self) for stored in found]
+            return [Message(stored, self) for stored in found]
 
     def size(self, state: StateName = "ready") -> int:
         """Return the number of messages in a state."""
@@ -272,7 +314,8 @@ class QueueHandle:
     def prune(self, older_than_s: float = 0, *, states: Sequence[StateName] = ("done", "failed", "dead")) -> int:
         """Remove messages that were settled longer ago than this, and expired ones. Return the number of settled ones."""
         before = self._owner.now_ms() - round(older_than_s * 1000) + (0 if older_than_s else 1)
-        with self._owner.looking(self.name) as (connection, queue_id, _):
+        with self._owner.working(self.name) as (connection, queue_id, _):
+            self._owner.intake.expire(connection, self._owner.now_ms())
             chosen = [one for name in states for one in states_of(name)]
             return self._messages.delete(connection, queue_id, chosen, settled_before_ms=before)
 
@@ -284,30 +327,53 @@ class QueueHandle:
     def __repr__(self) -> str:
         return f"QueueHandle({self.name!r} in {self._owner.path})"
 
-    def _claim(self, most: int, patterns: list[str] | None, lease_s: float) -> list[Message]:
+    def _claim(
+        self, most: int, patterns: list[str] | None, lease_s: float, *, keeps_retried_apart: bool = False
+    ) -> list[Message]:
+        if most == 1 and patterns is None and (first := self._claim_first(lease_s)) is not None:
+            return [first]
         owner = self._owner
-        with owner.working(self.name) as (connection, queue_id, rules):
+        with owner.claiming(self.name) as (connection, queue_id, rules):
             refuse_unsupported(self.name, rules)
             now = self._release_due(connection, queue_id, rules)
             lease_until = now + round(lease_s * 1000)
             fresh: list[StoredMessage] = []
-            while len(fresh) < most:
-                claims = self._messages.claim(connection, queue_id, patterns, most - len(fresh), now, lease_until)
-                if not claims and (fresh or not owner.intake.expire(connection, now)):
+            while len(fresh) < most and not (fresh and keeps_retried_apart):
+                claimed = self._messages.claim(
+                    connection, queue_id, patterns, most - len(fresh), now, lease_until, keeps_retried_apart=keeps_retried_apart
+                )
+                if not claimed and (fresh or not owner.intake.expire(connection, now)):
                     break  # nothing is ready, and no message that expired elsewhere came here as a dead letter
-                alive = [claim.message_id for claim in claims if not is_expired(claim.expires_at, now)]
-                for claim in claims if len(alive) < len(claims) else ():
-                    if claim.message_id not in alive:
-                        owner.intake.bury(connection, self.name, claim.message_id, "expired", now)
-                stored = self._messages.read(queue_id, alive)
-                fresh += [each for each in stored if each.state != DeliveryState.DAMAGED]
+                for stored in claimed:
+                    if is_expired(stored.expires_at, now):
+                        owner.intake.bury(connection, self.name, stored.id, "expired", now)
+                    elif stored.state != DeliveryState.DAMAGED:
+                        fresh.append(stored)
         return [self._delivered(each, rules) for each in fresh]
 
+    def _claim_first(self, lease_s: float) -> Message | None:
+        """Return the first message, if that is all there is to do (benchmarks/embedded.py).
+
+        Messages that are not indexed yet come after those that are, in a queue without priorities.
+        """
+        owner = self._owner
+        queue_id, rules = owner.queue_of(self.name)
+        if rules.max_priority or rules.limits_length:
+            return None
+        refuse_unsupported(self.name, rules)
+        with owner.database.lazy_transaction() as connection:
+            now = owner.now_ms()
+            stored = self._messages.claim_first(connection, queue_id, now, now + round(lease_s * 1000))
+            if stored is None:
+                return None
+            if is_expired(stored.expires_at, now):
+                owner.intake.bury(connection, self.name, stored.id, "expired", now)
+                return None
+        return self._delivered(stored, rules) if stored.state != DeliveryState.DAMAGED else None
+
     def _delivered(self, stored: StoredMessage, rules: QueueRules) -> Message:
-        message = message_of(stored, self)
-        if not rules.is_quorum or stored.attempts < 2:
-            return message
-        return replace(message, headers=Table.of({**message.headers, DELIVERY_COUNT: stored.attempts - 1}))
+        counts = rules.is_quorum and stored.attempts > 1
+        return Message(stored, self, {DELIVERY_COUNT: stored.attempts - 1} if counts else None)
 
     def _release_due(self, connection: Connection, queue_id: int, rules: QueueRules) -> int:
         now = self._owner.now_ms()
@@ -381,6 +447,8 @@ def as_patterns(pattern: Patterns) -> list[str] | None:
     patterns = list(pattern) if isinstance(pattern, list | tuple) else [pattern]
     for one in patterns:
         require_short_string(one, "a pattern")
+    if "#" in patterns:
+        return None
     return patterns  # type: ignore[return-value]  # each was just checked
 
 

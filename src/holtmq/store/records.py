@@ -65,14 +65,6 @@ class QueueHead(NamedTuple):
     expires_at: int | None
 
 
-class ClaimedMessage(NamedTuple):
-    """A message locked for the caller. `attempts` proves the ownership when the message is settled."""
-
-    message_id: int
-    attempts: int
-    expires_at: int | None
-
-
 class StoredMessage(NamedTuple):
     """A message in a queue, as stored."""
 

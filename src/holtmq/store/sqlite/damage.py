@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import logging
 import sqlite3
-from collections.abc import Iterator
-from contextlib import contextmanager
 
 from holtmq.store.records import ID_CLOCK_BITS, DeliveryState
 
@@ -71,11 +69,19 @@ def lenient_text(content: bytes) -> str:
     return content.decode(errors="replace")
 
 
-@contextmanager
-def reading_damaged_text(connection: sqlite3.Connection) -> Iterator[None]:
-    """Let damaged text be read, instead of raising an error that would hide the messages around it."""
-    connection.text_factory = lenient_text
-    try:
-        yield
-    finally:
-        connection.text_factory = str
+class reading_damaged_text:  # noqa: N801  # used as a function
+    """Let damaged text be read, instead of raising an error that would hide the messages around it.
+
+    A class rather than a generator, because every pop passes here.
+    """
+
+    __slots__ = ("_connection",)
+
+    def __init__(self, connection: sqlite3.Connection) -> None:
+        self._connection = connection
+
+    def __enter__(self) -> None:
+        self._connection.text_factory = lenient_text
+
+    def __exit__(self, *error: object) -> None:
+        self._connection.text_factory = str

@@ -1,7 +1,9 @@
 """A SQLite file: opening, schema versions and transactions.
 
 A process has one connection to a file, which its threads share. Between processes SQLite's lock decides; it is retried with
-short pauses, so that no process sleeps for long while the file is free.
+short pauses, so that no process sleeps for long while the file is free. With full durability the processes that share a file
+commit without waiting for the disk, and share the wait afterwards (`shared_sync.py`). A broker, which has its file to itself
+and commits in batches, leaves the sync to SQLite.
 """
 
 from __future__ import annotations
@@ -25,6 +27,8 @@ from holtmq.errors import NotAStoreError, StoreBusyError, StoreClosedError, Stor
 from holtmq.store.records import Durability
 from holtmq.store.sqlite.data_file import FileWatch, prepare, wal_path
 from holtmq.store.sqlite.ownership import FileClaim, system_locking
+from holtmq.store.sqlite.shared_commit import SharedCommits
+from holtmq.store.sqlite.shared_sync import SharedSync, can_share_syncs
 from holtmq.store.sqlite.space import INCREMENTAL, WAL_KEPT_BYTES, FreeSpace, cut
 from holtmq.store.sqlite.sqlite_errors import is_busy, translated
 from holtmq.store.sqlite.wal_check import WalScan, scan_wal
@@ -42,6 +46,8 @@ LONGEST_PAUSE_S = 0.001
 CHECKPOINT_PAGES = {"full": 1000, "normal": 4000, "off": 4000}
 """Size of the WAL at which SQLite checkpoints it. A small WAL is reused instead of growing, which makes each sync shorter; if
 calls do not wait for the disk, a large one saves work."""
+LONGEST_SAVING_S = 1.0
+"""Longest time to wait for readers that need the WAL, after a sync has failed. The next call tries again."""
 CACHE_KIB = 32 * 1024
 CHANGES_PER_LOOK, TRANSACTIONS_PER_LOOK = 2000, 250
 """Changed rows, and transactions, after which a process of the embedded library looks for free space in the file."""
@@ -72,19 +78,27 @@ class SqliteDatabase:
         self._steps = steps
         self._lock = threading.RLock()
         self._depth = 0
+        self._writer: int | None = None
+        """The thread that is in a transaction."""
         self._is_closed = False
         self.on_rollback: list[Callable[[], None]] = []
         """Called after a rollback, so that caches can discard what they saw in the transaction."""
-        self._reading, self._writing = _Reading(self), _Writing(self)
+        self._reading = _Reading(self)
+        self._writing = _Writing(self)
+        self._writing_lazily = _WritingLazily(self)
         self._free_space = FreeSpace()
         self._changes_seen = 0
         self._transactions = 0
         self._looked_at = time.monotonic()
         self._owner = owner
         self._watch: FileWatch | None = None
+        self._sync: SharedSync | None = None
+        self.commits = SharedCommits(self._commit_together)
         if self.path != ":memory:":
             prepare(self.path)
             self._watch = FileWatch(str(Path(self.path).absolute()))
+            if durability == "full" and owner is None and can_share_syncs():
+                self._sync = SharedSync(wal_path(self.path))
         self._claim = _claim(self.path, owner)
         try:
             left_behind = self._left_behind()
@@ -114,6 +128,8 @@ class SqliteDatabase:
             if self._claim is not None:
                 self._claim.abandon()
                 self._claim = _claim(self.path, self._owner)
+            if self._sync is not None:
+                self._sync, self.commits = self._sync.renewed(), SharedCommits(self._commit_together)
             self._connection, self._pid, self._changes_seen = self._connect(), os.getpid(), 0
         return self._connection
 
@@ -127,8 +143,18 @@ class SqliteDatabase:
         return self._reading
 
     def transaction(self) -> AbstractContextManager[sqlite3.Connection]:
-        """Return a context for a write transaction, rolled back if the block raises. A nested one is part of the outer one."""
+        """Return a context for a write transaction, rolled back if the block raises. A nested one is part of the outer one.
+
+        With full durability, what it changed is on disk when the outermost context has been left.
+        """
         return self._writing
+
+    def lazy_transaction(self) -> AbstractContextManager[sqlite3.Connection]:
+        """Return a context for a write transaction that a power cut may undo.
+
+        Whatever a later transaction changes can only be on disk together with what this one changed.
+        """
+        return self._writing_lazily
 
     def begin(self, wait_s: float) -> None:
         """Start a transaction that ends by a COMMIT of the caller's, then `end`, or by `roll_back`.
@@ -153,8 +179,20 @@ class SqliteDatabase:
         """Return a second connection for reading beside a transaction. It sees committed data only."""
         return self._connect()
 
-    def insert_alone(self, statement: str, parameters: tuple[object, ...]) -> int:
-        """Execute one INSERT as a transaction of its own and return the row's id. It saves BEGIN and COMMIT on the hot path.
+    def together(self, work: Callable[[sqlite3.Connection], T]) -> T:
+        """Run work as a transaction. If calls wait for the disk, those of several threads share one transaction.
+
+        `work` leaves everything unchanged if it raises an error of ours or violates a constraint.
+        """
+        if self._writer == threading.get_ident():
+            return work(self.connection)
+        if self._sync is None:
+            with self.transaction() as connection:
+                return work(connection)
+        return self.commits.run(work)
+
+    def alone(self, work: Callable[[sqlite3.Connection], T]) -> T:
+        """Run one statement as a transaction of its own, without waiting for the disk. It saves BEGIN and COMMIT.
 
         A constraint that is broken comes out as SQLite's own error, for the caller to tell what it means.
         """
@@ -164,17 +202,50 @@ class SqliteDatabase:
                 self._watch.check()
             connection = self.connection
             try:
-                return connection.execute(statement, parameters).lastrowid or 0
+                return work(connection)
             except sqlite3.OperationalError as error:
                 if not is_busy(error):
                     raise
-            return self._when_free(partial(connection.execute, statement, parameters)).lastrowid or 0
+            return self._when_free(partial(work, connection))
         except sqlite3.IntegrityError:
             raise
         except sqlite3.Error as error:
             raise translated(error, self.path) from error
         finally:
             self._lock.release()
+
+    def make_durable(self) -> None:
+        """Return when all commits of this process are on disk. Raise `StoreError` if that is not certain."""
+        if self._sync is None:
+            return
+        if self._sync.is_doubtful:
+            self._save_wal()
+        try:
+            self._sync.wait()
+        except OSError as error:
+            failure = StoreError(
+                f"{self.path} cannot be written: the disk reported an error when its WAL was synced ({error}); "
+                "whether the change was made is unknown: check the system log, and repeat the call"
+            )
+            with suppress(StoreError):
+                self._save_wal()
+            raise failure from error
+
+    def _save_wal(self) -> None:
+        """Write all that is in the WAL to the file, and start the WAL anew, because its frames may not be on disk.
+
+        The operating system drops what it failed to write, so that a second sync succeeds without it.
+        """
+        with self.lock() as connection:
+            assert self._sync is not None
+            if self._sync.is_doubtful:
+                self._when_free(partial(_checkpoint_all, connection), LONGEST_SAVING_S)
+                self._sync.trust()
+
+    @property
+    def waits_for_disk(self) -> bool:
+        """Whether a durable call waits for a sync that it can share."""
+        return self._sync is not None
 
     @property
     def is_nested(self) -> bool:
@@ -224,14 +295,26 @@ class SqliteDatabase:
         with self._lock:
             if not self._is_closed and self._pid == os.getpid():
                 self._give_back(self._connection, time.monotonic() + LONGEST_TIDYING_S)
+                if self._sync is not None:
+                    self._sync.close()
                 self._connection.close()
                 if self._claim is not None:
                     self._claim.release()
             self._is_closed = True
 
+    def _commit_together(self, work: Callable[[sqlite3.Connection], None]) -> None:
+        with self.transaction() as connection:
+            work(connection)
+
     def _begin(self, connection: sqlite3.Connection, wait_s: float | None = None) -> None:
-        self.check_file()  # before each transaction, so that none is confirmed which nobody will ever read
-        self._when_free(lambda: connection.execute("BEGIN IMMEDIATE"), wait_s)
+        if self._watch is not None:
+            self._watch.check()  # before each transaction, so that none is confirmed which nobody will ever read
+        try:
+            connection.execute("BEGIN IMMEDIATE")
+        except sqlite3.OperationalError as error:
+            if not is_busy(error):
+                raise
+            self._when_free(lambda: connection.execute("BEGIN IMMEDIATE"), wait_s)
 
     def _when_free(self, attempt: Callable[[], T], wait_s: float | None = None) -> T:
         """Retry until no other process holds the file's lock."""
@@ -276,7 +359,7 @@ class SqliteDatabase:
                 uri=True,
             )
             connection.execute("PRAGMA foreign_keys = ON")
-            connection.execute(f"PRAGMA synchronous = {self._durability}")
+            connection.execute(f"PRAGMA synchronous = {self._durability if self._sync is None else 'normal'}")
             connection.execute(f"PRAGMA wal_autocheckpoint = {CHECKPOINT_PAGES[self._durability]}")
             connection.execute("PRAGMA temp_store = MEMORY")
             connection.execute(f"PRAGMA cache_size = -{CACHE_KIB}")
@@ -393,29 +476,58 @@ class _Writing(_Reading):
     """A transaction as a reusable context. A nested one is part of the outer one."""
 
     def __enter__(self) -> sqlite3.Connection:
-        connection = super().__enter__()
+        database = self._database
+        database._lock.acquire()
         try:
-            if self._database._depth == 0:
-                self._database._begin(connection)
+            connection = database.connection
+            if database._depth == 0:
+                database._begin(connection)
+                database._writer = threading.get_ident()
         except BaseException as error:
             super().__exit__(type(error), error, error.__traceback__)
             raise
-        self._database._depth += 1
+        database._depth += 1
         return connection
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
         database = self._database
         database._depth -= 1
+        if database._depth > 0:
+            super().__exit__(kind, error, trace)
+            return
+        database._writer = None
         try:
-            if database._depth == 0 and error is None:
+            if error is None:
                 database._commit(database._connection)
                 database._tidy_now_and_then(database._connection)
-            elif database._depth == 0:
+            else:
                 database._roll_back(database._connection)
         except sqlite3.Error as failure:
             super().__exit__(type(failure), failure, failure.__traceback__)
             raise
         super().__exit__(kind, error, trace)
+        if error is None and database._sync is not None:
+            self._finish()
+
+    def _finish(self) -> None:
+        """Wait for the disk, after the lock was released."""
+        self._database.make_durable()
+
+
+class _WritingLazily(_Writing):
+    """A transaction that may be lost by a power cut."""
+
+    def _finish(self) -> None:
+        """Leave it to the next sync."""
+
+
+def _checkpoint_all(connection: sqlite3.Connection) -> None:
+    """Write the whole WAL to the file and empty it. Raise SQLite's error for a busy file if a reader still needs the WAL."""
+    (is_busy, *_) = connection.execute("PRAGMA wal_checkpoint(TRUNCATE)").fetchone()
+    if is_busy:
+        busy = sqlite3.OperationalError("the WAL is in use")
+        busy.sqlite_errorcode = sqlite3.SQLITE_BUSY
+        raise busy
 
 
 def _identify(connection: sqlite3.Connection) -> tuple[int, int, int]:

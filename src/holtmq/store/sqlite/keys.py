@@ -32,11 +32,11 @@ class RoutingKeys:
         self._patterns: OrderedDict[tuple[str, ...], KeyPattern] = OrderedDict()
 
     def intern(self, key: str) -> int:
-        """Return the id of a key, adding the key if it is new. The caller is in a transaction."""
+        """Return the id of a key, adding the key if it is new. It is durable when the message that uses it is."""
         found = self.ids.get(key)
         if found is not None:
             return found
-        with self._database.transaction() as connection:
+        with self._database.lazy_transaction() as connection:
             row = connection.execute("SELECT id FROM routing_keys WHERE key = ?", (key,)).fetchone()
             if row is None:
                 row = connection.execute("INSERT INTO routing_keys (key) VALUES (?) RETURNING id", (key,)).fetchone()

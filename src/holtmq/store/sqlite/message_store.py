@@ -9,10 +9,12 @@ from __future__ import annotations
 import json
 import sqlite3
 from collections.abc import Iterable, Sequence
+from itertools import takewhile
+from typing import Any
 
 from holtmq.queueing.terms import Terms
-from holtmq.store.checksum import damage_of
-from holtmq.store.records import ID_CLOCK_BITS, ClaimedMessage, DeliveryState, NewMessage, QueueHead, StoredMessage
+from holtmq.store.checksum import damage_of, json_checksum
+from holtmq.store.records import ID_CLOCK_BITS, DeliveryState, NewMessage, QueueHead, StoredMessage
 from holtmq.store.sqlite.damage import reading_damaged_text, report, set_aside
 from holtmq.store.sqlite.database import SqliteDatabase
 from holtmq.store.sqlite.keys import Frontier, KeyPattern, RoutingKeys
@@ -28,6 +30,13 @@ APPEND = f"INSERT INTO messages VALUES ({NEXT_ID}, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?,
 # An exchange is never null: where topology or keys are of another version the statement fails, and nothing is written.
 CURRENT_EXCHANGE = "(SELECT ? FROM state WHERE topology_version = ? AND keys_version = ?)"
 APPEND_IF_CURRENT = f"INSERT INTO messages VALUES ({NEXT_ID}, ?, {CURRENT_EXCHANGE}, ?, ?, ?, ?, ?, ?, ?, ?, ?, NULL, 0, ?)"
+APPEND_PLAIN = f"""
+INSERT INTO messages VALUES (
+    {NEXT_ID.replace("?", f"?1 << {ID_CLOCK_BITS}")},
+    ?2, (SELECT '' FROM state WHERE topology_version = ?3 AND keys_version = ?4), ?5, 0, ?1,
+    NULL, NULL, NULL, ?6, ?7, NULL, NULL, 0, ?8
+)
+"""
 DELIVER = "INSERT OR IGNORE INTO deliveries VALUES (?, ?, ?, ?, ?, 0, ?, ?, NULL, NULL)"
 # A row that was damaged may have a value of any type. It must not keep the others from being indexed.
 INDEX_ARRIVALS = """
@@ -42,18 +51,6 @@ UPDATE state SET indexed_to = ?,
     order_version = order_version + EXISTS (SELECT 1 FROM messages WHERE id > ? AND priority > 0 AND queue_id IS NOT NULL)
 """
 CHANGE_ORDER = "UPDATE state SET order_version = order_version + 1"
-CLAIM_FIRST = """
-UPDATE deliveries SET state = 1, attempts = attempts + 1, due_at = ?, locked_at = ?
-WHERE queue_id = ? AND message_id = (
-    SELECT message_id FROM deliveries WHERE queue_id = ? AND state = 0 ORDER BY priority DESC, message_id LIMIT 1
-)
-RETURNING message_id, attempts, expires_at
-"""
-CLAIM_THESE = """
-UPDATE deliveries SET state = 1, attempts = attempts + 1, due_at = ?, locked_at = ?
-WHERE queue_id = ? AND message_id IN (SELECT value FROM json_each(?))
-RETURNING message_id, attempts, expires_at
-"""
 READY_IN_ORDER = """
 SELECT message_id, key_id, priority FROM deliveries INDEXED BY ready
 WHERE queue_id = ? AND state = 0 ORDER BY priority DESC, message_id LIMIT ?
@@ -71,13 +68,12 @@ SELECT * FROM (
 LIMIT ?
 """
 FIRST_OF_KEYS = """
-SELECT heads.id, deliveries.priority FROM (
-    SELECT (
-        SELECT message_id FROM deliveries INDEXED BY ready_by_key WHERE queue_id = ? AND state = 0 AND key_id = wanted.value
-        ORDER BY priority DESC, message_id LIMIT 1
-    ) AS id FROM json_each(?) AS wanted
-) AS heads JOIN deliveries ON deliveries.message_id = heads.id AND deliveries.queue_id = ?
-ORDER BY deliveries.priority DESC, heads.id LIMIT 1
+SELECT heads.message_id, heads.priority FROM json_each(?) AS wanted CROSS JOIN deliveries AS heads
+ON heads.queue_id = ? AND heads.message_id IN (
+    SELECT message_id FROM deliveries INDEXED BY ready_by_key WHERE queue_id = ? AND state = 0 AND key_id = wanted.value
+    ORDER BY priority DESC, message_id LIMIT ?
+)
+ORDER BY heads.priority DESC, heads.message_id LIMIT ?
 """
 READ = """
 SELECT message_id, routing_keys.key, exchange, deliveries.priority, state, deliveries.attempts, created_at, deliveries.due_at,
@@ -85,6 +81,17 @@ SELECT message_id, routing_keys.key, exchange, deliveries.priority, state, deliv
 FROM deliveries LEFT JOIN messages ON messages.id = message_id LEFT JOIN routing_keys ON routing_keys.id = messages.key_id
 WHERE deliveries.queue_id = ?
 """
+READ_ONE = READ + " AND message_id = ?"
+READ_FIRST = (
+    READ.replace("deliveries.queue_id = ?", "deliveries.queue_id = ?1")
+    + """
+AND state = 0 AND NOT EXISTS (SELECT 1 FROM deliveries WHERE queue_id = ?1 AND due_at <= ?2)
+ORDER BY deliveries.priority DESC, message_id LIMIT 1
+"""
+)
+ATTEMPTS = 5
+"""Its place in a row of READ."""
+LOCK = "UPDATE deliveries SET state = 1, attempts = ?, due_at = ?, locked_at = ? WHERE message_id = ? AND queue_id = ?"
 FREE_MESSAGE = "DELETE FROM messages WHERE id = ? AND NOT EXISTS (SELECT 1 FROM deliveries WHERE message_id = ?)"
 LONG_DONE = "SELECT message_id FROM deliveries WHERE queue_id = ? AND state = 2 AND settled_at < ? LIMIT 10"
 MEASURE = """
@@ -102,6 +109,8 @@ NEXT_EXPIRY = """
 SELECT min(expires_at) FROM deliveries INDEXED BY expiring WHERE expires_at IS NOT NULL AND expires_at >= ? AND state = 0
 """
 MINE = "WHERE message_id = ? AND queue_id = ? AND state = 1 AND attempts = ?"
+REMOVE_MINE = f"DELETE FROM deliveries {MINE}"
+GIVE_BACK_MINE = f"UPDATE deliveries SET state = 0, attempts = attempts - 1, due_at = NULL, locked_at = NULL {MINE}"
 HIGHEST_PRIORITY = 255
 
 
@@ -116,8 +125,31 @@ class SqliteMessageStore:
     def append_alone(self, message: NewMessage, queue_id: int, now_ms: int, versions: tuple[int, int]) -> int | None:
         """Put a message into a queue, as a transaction of its own. Return None if the topology or the keys have changed."""
         clock_id, queue, exchange, *others = message.row(queue_id, now_ms)
+        return self._insert(APPEND_IF_CURRENT, (clock_id, queue, exchange, *versions, *others))
+
+    def append_plain(
+        self,
+        key_id: int,
+        key: str,
+        properties: str | None,
+        body: bytes,
+        queue_id: int,
+        now_ms: int,
+        versions: tuple[int, int],
+    ) -> int | None:
+        """Put a message without headers, priority, expiry and delay into a queue, as `append_alone`.
+
+        It is as fast as can be (benchmarks/embedded.py). Binding a parameter takes as long as storing it.
+        """
+        number = json_checksum("", key, None, properties, body)
+        return self._insert(APPEND_PLAIN, (now_ms, queue_id, *versions, key_id, properties, body, number))
+
+    def _insert(self, statement: str, values: tuple[object, ...]) -> int | None:
+        def insert(connection: sqlite3.Connection) -> int | None:
+            return connection.execute(statement, values).lastrowid
+
         try:
-            return self._database.insert_alone(APPEND_IF_CURRENT, (clock_id, queue, exchange, *versions, *others))
+            return self._database.together(insert) if self._database.waits_for_disk else self._database.alone(insert)
         except sqlite3.IntegrityError:
             return None
 
@@ -201,6 +233,15 @@ class SqliteMessageStore:
         with self._database.lock() as connection:
             return connection.execute(query, (queue_id,)).fetchone()[0]  # type: ignore[no-any-return]
 
+    def claim_first(self, connection: sqlite3.Connection, queue_id: int, now_ms: int, lease_until: int) -> StoredMessage | None:
+        """Lock the first message, if it is indexed as ready and none is to be released before it."""
+        with reading_damaged_text(connection):
+            row = connection.execute(READ_FIRST, (queue_id, now_ms)).fetchone()
+        if row is None:
+            return None
+        connection.execute(LOCK, (row[ATTEMPTS] + 1, lease_until, now_ms, row[0], queue_id))
+        return self._verified(queue_id, _locked(row, now_ms, lease_until))
+
     def claim(
         self,
         connection: sqlite3.Connection,
@@ -209,16 +250,21 @@ class SqliteMessageStore:
         limit: int,
         now_ms: int,
         lease_until: int,
-    ) -> list[ClaimedMessage]:
-        """Lock the first ready messages, in order; with patterns, only those whose key matches one of them."""
-        if patterns is None and limit == 1:
-            claimed = connection.execute(CLAIM_FIRST, (lease_until, now_ms, queue_id, queue_id)).fetchall()
-        else:
-            ids = self.find_ready(connection, queue_id, patterns, limit)
-            claimed = connection.execute(CLAIM_THESE, (lease_until, now_ms, queue_id, json.dumps(ids))).fetchall()
-            order = {message_id: place for place, message_id in enumerate(ids)}
-            claimed.sort(key=lambda row: order[row[0]])
-        return [ClaimedMessage(*row) for row in claimed]
+        *,
+        keeps_retried_apart: bool = False,
+    ) -> list[StoredMessage]:
+        """Lock the first ready messages, in order; with patterns, only those whose key matches one of them.
+
+        With `keeps_retried_apart`, a message that was delivered before is not claimed together with others: if it kills its
+        consumer again, that does not count as an attempt for them.
+        """
+        ids = self.find_ready(connection, queue_id, patterns, limit)
+        rows = self._rows(connection, queue_id, ids)
+        if keeps_retried_apart:
+            rows = list(takewhile(lambda row: row[ATTEMPTS] == 0, rows)) or rows[:1]
+        # To read rows and change them by their keys takes less than to let SQLite return what it has changed.
+        connection.executemany(LOCK, [(row[ATTEMPTS] + 1, lease_until, now_ms, row[0], queue_id) for row in rows])
+        return [self._verified(queue_id, _locked(row, now_ms, lease_until)) for row in rows]
 
     def find_ready(
         self, connection: sqlite3.Connection, queue_id: int, patterns: Sequence[str] | None, limit: int
@@ -230,8 +276,7 @@ class SqliteMessageStore:
         if not pattern.key_ids:
             return []
         if len(pattern.key_ids) < MANY_KEYS:
-            first = connection.execute(FIRST_OF_KEYS, (queue_id, pattern.as_json, queue_id)).fetchone()
-            return [first[0]] if first else []
+            return [message_id for message_id, _ in _first_of_keys(connection, queue_id, pattern, limit)]
         return self._scan_ready(connection, queue_id, pattern, limit)
 
     def _scan_ready(self, connection: sqlite3.Connection, queue_id: int, pattern: KeyPattern, limit: int) -> list[int]:
@@ -258,10 +303,11 @@ class SqliteMessageStore:
             if not found:
                 frontier = Frontier(order_version, priority, last)
         if not found:
-            first = connection.execute(FIRST_OF_KEYS, (queue_id, pattern.as_json, queue_id)).fetchone()
-            if first is None:
+            firsts = _first_of_keys(connection, queue_id, pattern, 1)
+            if not firsts:
                 return []
-            found, frontier = [first[0]], Frontier(order_version, first[1], first[0] - 1)
+            ((first, priority),) = firsts
+            found, frontier = [first], Frontier(order_version, priority, first - 1)
         pattern.frontiers[queue_id] = frontier
         return found[:limit]
 
@@ -270,10 +316,14 @@ class SqliteMessageStore:
 
         One that is found to be damaged is set aside, and returned in this state.
         """
-        query = READ + " AND message_id = ?"
-        with self._database.lock() as connection, reading_damaged_text(connection):
-            rows = [connection.execute(query, (queue_id, message_id)).fetchone() for message_id in message_ids]
-        return [self._verified(queue_id, StoredMessage(*row)) for row in rows if row is not None]
+        with self._database.lock() as connection:
+            rows = self._rows(connection, queue_id, message_ids)
+        return [self._verified(queue_id, StoredMessage(*row)) for row in rows]
+
+    def _rows(self, connection: sqlite3.Connection, queue_id: int, message_ids: Sequence[int]) -> list[tuple[Any, ...]]:
+        with reading_damaged_text(connection):
+            rows = [connection.execute(READ_ONE, (queue_id, message_id)).fetchone() for message_id in message_ids]
+        return [row for row in rows if row is not None]
 
     def find(
         self, queue_id: int, states: Sequence[DeliveryState], limit: int, locked_before_ms: int | None = None
@@ -350,10 +400,15 @@ class SqliteMessageStore:
 
     def remove_mine(self, connection: sqlite3.Connection, queue_id: int, message_id: int, attempts: int) -> bool:
         """Remove a message that the caller has locked. Return False if the caller no longer holds the lock."""
-        mine = connection.execute(f"DELETE FROM deliveries {MINE}", (message_id, queue_id, attempts)).rowcount == 1
+        mine = connection.execute(REMOVE_MINE, (message_id, queue_id, attempts)).rowcount == 1
         if mine:
             connection.execute(FREE_MESSAGE, (message_id, message_id))
         return mine
+
+    def give_back_mine(self, connection: sqlite3.Connection, queue_id: int, locked: Iterable[tuple[int, int]]) -> None:
+        """Make messages that the caller has locked (id, attempts) ready again, as if they had not been claimed."""
+        connection.executemany(GIVE_BACK_MINE, [(message_id, queue_id, attempts) for message_id, attempts in locked])
+        connection.execute(CHANGE_ORDER)
 
     def is_mine(self, connection: sqlite3.Connection, queue_id: int, message_id: int, attempts: int) -> bool:
         """Return whether the caller still holds the lock of a message."""
@@ -421,3 +476,15 @@ class SqliteMessageStore:
         """Remove a few messages that were acknowledged before this time. Called at every acknowledgement, it keeps up."""
         for (message_id,) in connection.execute(LONG_DONE, (queue_id, settled_before_ms)).fetchall():
             self.remove(connection, queue_id, message_id)
+
+
+def _locked(row: tuple[Any, ...], now_ms: int, lease_until: int) -> StoredMessage:
+    """Return a message that was ready when it was read, and is locked now."""
+    message_id, key, exchange, priority, _, attempts, created_at, _, expires_at, _, settled_at, *content = row
+    known = (message_id, key, exchange, priority, DeliveryState.LOCKED, attempts + 1, created_at, lease_until, expires_at)
+    return StoredMessage(*known, now_ms, settled_at, *content)
+
+
+def _first_of_keys(connection: sqlite3.Connection, queue_id: int, pattern: KeyPattern, limit: int) -> list[tuple[int, int]]:
+    """Return the first ready messages with one of the keys, and their priorities. The cost does not depend on the backlog."""
+    return connection.execute(FIRST_OF_KEYS, (pattern.as_json, queue_id, queue_id, limit, limit)).fetchall()
