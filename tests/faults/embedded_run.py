@@ -50,8 +50,8 @@ class Workers:
         )
         os.close(writer)
 
-    def start(self, number: int, seed: str, actions: int) -> None:
-        self._tell(f"{number} {seed} {actions}")
+    def start(self, number: int, seed: str, actions: int, threads: int = 1) -> None:
+        self._tell(f"{number} {seed} {actions} {threads}")
 
     def read(self, seconds: float) -> list[str]:
         """Return the lines that arrive within a time, as soon as there are any."""

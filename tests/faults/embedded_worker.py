@@ -2,8 +2,9 @@
 
     python -m tests.faults.embedded_worker PATH DURABILITY DESCRIPTOR
 
-The process itself never opens the file. For each line that it reads, a number, a seed and a number of actions, it forks a
-worker; at the line "wait" it waits for them all. It has the shim, so the workers have it, too.
+The process itself never opens the file. For each line that it reads, a number, a seed, a number of actions and one of
+threads, it forks a process with these workers; at the line "wait" it waits for them all. It has the shim, so the workers have
+it, too.
 """
 
 from __future__ import annotations
@@ -12,8 +13,10 @@ import os
 import random
 import sys
 from collections.abc import Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Any, get_args
 
 import holtmq
@@ -24,6 +27,7 @@ from tests.faults.ledger import Mark
 QUEUES = ("first", "second")
 EXCHANGE = "both"
 MOST_AT_ONCE = 5
+MOST_THREADS = 10
 
 
 @dataclass
@@ -42,7 +46,8 @@ class Worker:
 
     def work(self, actions: int) -> None:
         deeds: Sequence[Callable[[], None]] = (
-            self.put, self.put, self.put_many, self.publish, self.pop, self.pop, self.ack, self.ack, self.retry, self.transact,
+            self.put, self.put, self.put_many, self.publish, self.pop, self.pop, self.ack, self.ack, self.ack_many, self.retry,
+            self.transact, self.checkpoint,
         )  # fmt: skip
         for _ in range(actions):
             self.attempt(self.rng.choice(deeds))
@@ -85,6 +90,23 @@ class Worker:
     def ack(self) -> None:
         if self.held:
             self.settle(self.held.pop(self.rng.randrange(len(self.held))), holtmq.Message.ack)
+
+    def ack_many(self) -> None:
+        several, self.held = self.held[:MOST_AT_ONCE], self.held[MOST_AT_ONCE:]
+        for queue in {message.queue.name for message in several}:
+            messages = [message for message in several if message.queue.name == queue]
+            wheres = [(queue, *map(int, Mark.of(message.body)), message.attempts) for message in messages]
+            for where in wheres:
+                self.say("settle", *where)
+            lost = self.mq.queue(queue).ack_held(messages)
+            for message, where in zip(messages, wheres, strict=True):
+                self.say("unsettle" if message in lost else "sync", *where)
+
+    def checkpoint(self) -> None:
+        """Write the WAL to the file and perhaps reset it, as another process may at any time."""
+        mode = self.rng.choice(("PASSIVE", "FULL", "RESTART", "TRUNCATE"))
+        with self.mq.database.lock() as connection:
+            connection.execute(f"PRAGMA wal_checkpoint({mode})").fetchone()
 
     def settle(self, message: holtmq.Message, deed: Callable[[holtmq.Message], None]) -> None:
         where = (message.queue.name, *map(int, Mark.of(message.body)), message.attempts)
@@ -138,9 +160,8 @@ def declare(mq: holtmq.EmbeddedBroker) -> None:
         mq.bind(queue, EXCHANGE)
 
 
-def work(path: str, durability: Durability, report: int, number: int, seed: str, actions: int) -> None:
-    """Open the file and act."""
-    rng = random.Random(seed)
+def work(path: str, durability: Durability, report: int, number: int, seed: str, actions: int, threads: int) -> None:
+    """Open the file and act, in one thread or several."""
     os.write(report, f"start {number} {os.getpid()}\n".encode())
     try:
         mq = holtmq.open(path, durability=durability)
@@ -148,8 +169,10 @@ def work(path: str, durability: Durability, report: int, number: int, seed: str,
     except StoreError as error:
         os.write(report, f"error {type(error).__name__} {str(error)!r}\n".encode())
         return
-    with mq:
-        Worker(mq, number, rng, report).work(actions)
+    with mq, ThreadPoolExecutor(threads) as pool:
+        workers = [Worker(mq, number * MOST_THREADS + n, random.Random(f"{seed}.{n}"), report) for n in range(threads)]
+        for done in [pool.submit(worker.work, actions) for worker in workers]:
+            done.result()
 
 
 def main(path: str, durability: str, descriptor: str) -> None:
@@ -159,8 +182,8 @@ def main(path: str, durability: str, descriptor: str) -> None:
         if line.strip() == "wait":
             _wait(report)
         elif os.fork() == 0:
-            number, seed, actions = line.split()
-            _become_worker(report, lambda: work(path, durability, report, int(number), seed, int(actions)))  # type: ignore[arg-type] # noqa: B023
+            number, seed, *sizes = line.split()
+            _become_worker(report, partial(work, path, durability, report, int(number), seed, *map(int, sizes)))  # type: ignore[arg-type]
 
 
 def _become_worker(report: int, job: Callable[[], Any]) -> None:

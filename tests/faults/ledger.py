@@ -190,6 +190,11 @@ class Ledger:
             entry.is_confirmed and not entry.settling and mark.is_persistent for (_, mark), entry in self.entries.items()
         )
 
+    def forget_attempts(self) -> None:
+        """Record that the embedded queue may have lost leases, and does not count these deliveries."""
+        for entry in self.entries.values():
+            entry.attempts.clear()
+
     def audit(self, found: Mapping[str, Sequence[Found]]) -> None:
         """Compare the ledger with the whole contents of some queues, in order."""
         present: set[Place] = set()

@@ -57,8 +57,8 @@ class File:
     pending: list[Change] = field(default_factory=list)
     doomed: list[Change] = field(default_factory=list)
     """Changes before a sync that failed. No later sync makes sure of them."""
-    syncing: list[int] = field(default_factory=list)
-    """How many of the pending changes each sync that is under way includes."""
+    syncing: dict[tuple[int, int], int] = field(default_factory=dict)
+    """How many of the pending changes each sync that is under way includes, by process and descriptor."""
 
     def survive(self, rng: random.Random) -> bytes:
         """Return what a power cut leaves."""
@@ -135,14 +135,14 @@ class Disk:
                 others = {other: file for other, file in self._files.items() if other != name}
                 self._rename({**others, record.data.decode(): self._files[name]})
             case "b" if name != FOLDER:
-                self._file(name).syncing.append(len(self._file(name).pending))
+                self._file(name).syncing[record.process, record.stream] = len(self._file(name).pending)
             case "e" if name == FOLDER:
                 self._names, self._renamed = dict(self._files), []
             case "e":
-                self._synced(self._file(name))
+                self._synced(self._file(name), (record.process, record.stream))
             case "f" if name != FOLDER:
                 file = self._file(name)
-                file.doomed, file.pending, file.syncing = file.doomed + file.pending, [], []
+                file.doomed, file.pending, file.syncing = file.doomed + file.pending, [], {}
 
     def survive(self, rng: random.Random, folder: Path) -> None:
         """Write what a power cut leaves into a new folder."""
@@ -166,11 +166,11 @@ class Disk:
         self._files = files
         self._renamed.append(files)
 
-    def _synced(self, file: File) -> None:
-        """Keep the changes before the sync. If two overlap, the older sync ends first: it promises less."""
-        count = file.syncing.pop(0) if file.syncing else 0
+    def _synced(self, file: File, sync: tuple[int, int]) -> None:
+        """Keep the changes before the sync."""
+        count = file.syncing.pop(sync, 0)
         for change in file.pending[:count]:
             apply(file.content, change)
             file.doomed = [part for old in file.doomed for part in _not_covered(old, change)]
         del file.pending[:count]
-        file.syncing = [max(0, other - count) for other in file.syncing]
+        file.syncing = {other: max(0, size - count) for other, size in file.syncing.items()}

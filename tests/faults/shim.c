@@ -37,6 +37,8 @@ struct control {
     int32_t calls; /* READ, WRITE, SYNC */
     int32_t error; /* an errno, or one of the values above */
     char ending[16]; /* of the names of the files that it applies to */
+    int64_t failures; /* syncs that have failed */
+    char failed[64];  /* the file of the last of them */
 };
 
 struct record {
@@ -56,6 +58,7 @@ static size_t folder_size;
 static int log_file = -1;
 static char names[MOST_FILES][NAME_SIZE]; /* of the watched files that are open, by descriptor */
 static char streams[MOST_FILES];          /* the descriptors of clients */
+static int64_t seen[MOST_FILES];          /* the failures that a descriptor has reported, or that were before it */
 
 __attribute__((constructor)) static void set_up(void) {
     const char *path = getenv("HOLTMQ_FAULTS_CONTROL"), *watched = getenv("HOLTMQ_FAULTS_FOLDER");
@@ -180,20 +183,33 @@ static ssize_t read_watched(int file, const char *name, void *data, size_t size,
     return moves ? syscall(SYS_read, file, data, size) : syscall(SYS_pread64, file, data, size, offset);
 }
 
+/* Linux reports a failed write once to every open descriptor of the file, not only to the one by which it was noticed. */
+static int has_failed(int file, const char *name) {
+    int64_t failures = __atomic_load_n(&control->failures, __ATOMIC_SEQ_CST), before = seen[file];
+    seen[file] = failures;
+    return failures != before && strcmp(control->failed, name) == 0;
+}
+
 /* Sync no disk, but take the time of one: a killed process loses nothing by it, and what a power cut leaves is computed. */
-static int sync_watched(const char *name) {
+static int sync_watched(int file, const char *name) {
+    if (has_failed(file, name))
+        return failed(EIO);
     if (applies(SYNC, name)) {
         if (control->error == SWALLOW)
             return 0;
         if (control->error == DIE)
             die();
         record_file('f', name, 0);
+        strcpy(control->failed, name);
+        seen[file] = __atomic_add_fetch(&control->failures, 1, __ATOMIC_SEQ_CST);
         return failed(control->error > 0 ? control->error : EIO);
     }
-    record_file('b', name, 0);
+    record('b', file, name, 0, NULL, 0, 0);
     if (control->sync_us > 0)
         usleep(control->sync_us);
-    record_file('e', name, 0);
+    if (has_failed(file, name))
+        return failed(EIO);
+    record('e', file, name, 0, NULL, 0, 0);
     return 0;
 }
 
@@ -222,6 +238,7 @@ static int open_watched(int at, const char *path, int flags, mode_t mode) {
     if (file < 0 || file >= MOST_FILES)
         return file;
     streams[file] = 0;
+    seen[file] = control->failures;
     strcpy(names[file], name ? name : "");
     return file;
 }
@@ -315,11 +332,11 @@ int accept4(int listener, struct sockaddr *address, socklen_t *size, int flags) 
 
 int fsync(int file) {
     const char *name = watched(file);
-    return name ? sync_watched(name) : syscall(SYS_fsync, file);
+    return name ? sync_watched(file, name) : syscall(SYS_fsync, file);
 }
 int fdatasync(int file) {
     const char *name = watched(file);
-    return name ? sync_watched(name) : syscall(SYS_fdatasync, file);
+    return name ? sync_watched(file, name) : syscall(SYS_fdatasync, file);
 }
 
 int ftruncate(int file, off_t size) {

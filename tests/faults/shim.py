@@ -12,7 +12,7 @@ from pathlib import Path
 from tests.peers.peer import GCC
 
 SOURCE = Path(__file__).with_name("shim.c")
-SIZE = 80
+SIZE = 144
 CLOCK, SYNC_TIME, SPACE, SKIP, LEFT, HITS = range(0, 48, 8)
 RULE = 48
 """Offsets in `struct control`."""
