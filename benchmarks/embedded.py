@@ -11,10 +11,14 @@ import multiprocessing
 import os
 import sqlite3
 import tempfile
+import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
+from multiprocessing.synchronize import Barrier
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import matplotlib.pyplot as plt
 import persistqueue
@@ -45,7 +49,14 @@ def main() -> None:
         many = bench.put_many()
         fastest = max(per_second for name, per_second in puts.items() if name not in ("HoltMQ", FLOOR))
         print(f"\nput_many of {300_000 // scale:,}: {many:,.0f} messages/s, {many / fastest:.1f} x the fastest peer's put")
-        bench.print_table(f"pop + ack with {20_000 // scale:,} waiting", bench.pops())
+        print("\n| threads | put, one by one, messages/s in all |\n|---|---|")
+        for count in (1, 2, 4, 8):
+            print(f"| {count} | {bench.threads(count):,.0f} |")
+        pops = bench.pops()
+        bench.print_table(f"pop + ack of {2_000 // scale:,} messages with {20_000 // scale:,} waiting", pops)
+        print(f"\npop + ack / put: {pops['HoltMQ'] / puts['HoltMQ']:.2f}")
+        print(f"pop_many + ack_many of 100 at a time: {bench.pop_many():,.0f} messages/s")
+        print(f"consumer callbacks, one thread: {bench.callbacks():,.0f} messages/s")
         growth = bench.growth()
         sizes = list(growth)
         print("\n| µs for pop + ack, by pattern | " + " | ".join(f"{size:,}" for size in sizes) + " | ratio |")
@@ -111,25 +122,61 @@ class Bench:
         queue, batch = self.queue(), [(BODY, f"orders.k{n % 100}.x") for n in range(count)]
         return max(rate(count, lambda: queue.put_many(batch)) for _ in range(3))
 
+    def threads(self, count: int) -> float:
+        queue, each = self.queue(), (8_000 if self.durability != "full" else 4_000) // self.scale // count
+        with ThreadPoolExecutor(count) as pool:
+
+            def put_all(_: int) -> None:
+                for _ in range(each):
+                    queue.put(BODY, "orders.food")
+
+            return rate(count * each, lambda: list(pool.map(put_all, range(count))))
+
     def pops(self) -> dict[str, float]:
-        waiting, count = 20_000 // self.scale, 200
-        queue = self.queue()
-        queue.put_many([(BODY, "orders.food")] * waiting)
+        """All libraries pop as many messages: some become slower with every message that was popped before."""
+        waiting, count = 20_000 // self.scale, 2_000 // self.scale
+        queue = self.filled(waiting)
         lite, persist, huey = self.litequeue(), self.persist_queue(), self.huey()
         text = BODY.decode()
-        for _ in range(waiting):
-            lite.put(text)
-            huey.enqueue(BODY)
-        for _ in range(waiting // 4):
-            persist.put(text)
+        with (
+            sqlite3_unsynced(lite.conn),
+            sqlite3_unsynced(huey.conn),
+            sqlite3_unsynced(cast("sqlite3.Connection", persist._putter)),
+        ):
+            for _ in range(waiting):
+                lite.put(text)
+                huey.enqueue(BODY)
+                persist.put(text)
         return {
-            "HoltMQ": rate(count * 10, lambda: pop_and_ack(queue, count * 10)),
+            "HoltMQ": rate(count, lambda: pop_and_ack(queue, count)),
             "litequeue": rate(count, lambda: [lite.done(lite.pop().message_id) for _ in range(count)]),
-            f"persist-queue ({waiting // 4:,} waiting)": rate(
-                count, lambda: [persist.ack(persist.get(block=False)) for _ in range(count)]
-            ),
+            "persist-queue": rate(count, lambda: [persist.ack(persist.get(block=False)) for _ in range(count)]),
             "huey (no ack)": rate(count, lambda: [huey.dequeue() for _ in range(count)]),
         }
+
+    def pop_many(self) -> float:
+        queue, count = self.filled(20_000 // self.scale), 20_000 // self.scale
+
+        def drain() -> None:
+            while messages := queue.pop_many(100):
+                queue.ack_many(messages)
+
+        return rate(count, drain)
+
+    def callbacks(self) -> float:
+        count = 20_000 // self.scale
+        queue, done, left = self.filled(count), threading.Event(), iter(range(count, 0, -1))
+
+        def callback(_: holtmq.Message) -> None:
+            if next(left) == 1:
+                done.set()
+
+        def consume() -> None:
+            consumer = self.opened.consumer(queue.name).on_message("#", callback)
+            done.wait()
+            consumer.close()  # after the last acknowledgement
+
+        return rate(count, consume)
 
     def growth(self) -> dict[int, dict[str, float]]:
         """Queues of growing length with 10,000 distinct keys, or as many as there are messages."""
@@ -143,16 +190,21 @@ class Bench:
         return found
 
     def processes(self, count: int) -> float:
-        path, each = self.new_path(), 4_000 // self.scale
+        path, each = self.new_path(), 8_000 // self.scale // count
         holtmq.open(path).close()
-        workers = [multiprocessing.Process(target=hammer, args=(path, self.durability, each)) for _ in range(count)]
-        started = time.perf_counter()
+        start = multiprocessing.Barrier(count + 1)
+        workers = [multiprocessing.Process(target=hammer, args=(path, self.durability, each, start)) for _ in range(count)]
         for worker in workers:
             worker.start()
-        for worker in workers:
-            worker.join()
+        start.wait()
+
+        def join() -> None:
+            for worker in workers:
+                worker.join()
+
+        per_second = rate(count * each, join)
         assert all(worker.exitcode == 0 for worker in workers)
-        return count * each / (time.perf_counter() - started)
+        return per_second
 
     def wake_up_ms(self) -> float:
         path = self.new_path()
@@ -192,7 +244,13 @@ class Bench:
         return sizes
 
     def queue(self) -> QueueHandle:
-        return holtmq.open(self.new_path(), durability=self.durability).queue("q")
+        self.opened = holtmq.open(self.new_path(), durability=self.durability)
+        return self.opened.queue("q")
+
+    def filled(self, count: int) -> QueueHandle:
+        queue = self.queue()
+        queue.put_many([(BODY, "orders.food")] * count)
+        return queue
 
     def litequeue(self) -> LiteQueue:
         queue = LiteQueue(self.new_path())
@@ -246,6 +304,15 @@ def pattern_times(queue: QueueHandle, keys: int, popped: int) -> dict[str, float
     }
 
 
+@contextmanager
+def sqlite3_unsynced(connection: sqlite3.Connection) -> Iterator[None]:
+    """Fill a peer's queue without waiting for the disk."""
+    (level,) = connection.execute("PRAGMA synchronous").fetchone()
+    connection.execute("PRAGMA synchronous = OFF")
+    yield
+    connection.execute(f"PRAGMA synchronous = {level}")
+
+
 def pop_and_ack(queue: QueueHandle, count: int, pattern: str | None = None) -> None:
     for _ in range(count):
         message = queue.pop(pattern)
@@ -253,9 +320,10 @@ def pop_and_ack(queue: QueueHandle, count: int, pattern: str | None = None) -> N
         message.ack()
 
 
-def hammer(path: Path, durability: Any, count: int) -> None:
+def hammer(path: Path, durability: Any, count: int, start: Barrier) -> None:
     with holtmq.open(path, durability=durability) as mq:
         queue = mq.queue("q")
+        start.wait()
         for n in range(count):
             queue.put(BODY, f"k.{n % 100}")
             message = queue.pop()
