@@ -70,8 +70,8 @@ class WalScan:
             )
         place = f"at frame {self._damaged_frame(applied)}" if self.is_header_sound else "in its header"
         return (
-            f"{self.path} is damaged {place}: {lost} of its {len(self.commits)} commits cannot be read and may be lost; "
-            "what was written before is intact"
+            f"{self.path} is damaged {place}: {lost} of its {len(self.commits)} commits cannot be read. They are lost, unless "
+            "the power failed before they were confirmed, or they are in the file already; what was written before is intact"
         )
 
     def is_foreign(self, database: str, application_id: int) -> bool:
