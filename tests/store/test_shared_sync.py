@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import errno
 import os
+import signal
 import threading
 from collections.abc import Callable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
@@ -225,6 +226,38 @@ def test_a_forked_child_syncs_for_itself(tmp_path: Path) -> None:
         assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
         queue.put("of the parent", "k")
         assert queue.size() == 3
+
+
+def exit_code(child: int) -> str:
+    """Return the exit code of a child, or nothing while it runs."""
+    ended, status = os.waitpid(child, os.WNOHANG)
+    return str(os.waitstatus_to_exitcode(status)) if ended else ""
+
+
+def test_a_forked_child_does_not_wait_for_a_thread_of_its_parent(
+    disk: Disk, queue: holtmq.QueueHandle, pool: ThreadPoolExecutor
+) -> None:
+    before = disk.begun
+    disk.hold()
+    put = pool.submit(queue.put, "of the parent", "a known key")
+    eventually(lambda: disk.begun == before + 1, "the sync of the parent")
+    child = os.fork()
+    if child == 0:
+        try:
+            disk.release()
+            queue.put("of the child", "a known key")
+            os._exit(0)
+        finally:
+            os._exit(1)
+    try:
+        status = eventually(lambda: exit_code(child), "the end of the child")
+    except AssertionError:
+        os.kill(child, signal.SIGKILL)
+        os.waitpid(child, 0)
+        raise
+    assert status == "0"
+    disk.release()
+    assert put.result(PATIENCE_S)
 
 
 @pytest.mark.parametrize("path", ["a.db", ":memory:"])

@@ -128,8 +128,6 @@ class SqliteDatabase:
             if self._claim is not None:
                 self._claim.abandon()
                 self._claim = _claim(self.path, self._owner)
-            if self._sync is not None:
-                self._sync, self.commits = self._sync.renewed(), SharedCommits(self._commit_together)
             self._connection, self._pid, self._changes_seen = self._connect(), os.getpid(), 0
         return self._connection
 
@@ -447,8 +445,17 @@ def _release_after_fork() -> None:
         _held.pop()._lock.release()
 
 
+def _renew_after_fork() -> None:
+    """Forget the threads of the parent, which do not exist in the child, and for which it must not wait."""
+    for database in _held:
+        database.commits = SharedCommits(database._commit_together)
+        if database._sync is not None:
+            database._sync = database._sync.renewed()
+    _release_after_fork()
+
+
 if hasattr(os, "register_at_fork"):
-    os.register_at_fork(before=_hold_before_fork, after_in_parent=_release_after_fork, after_in_child=_release_after_fork)
+    os.register_at_fork(before=_hold_before_fork, after_in_parent=_release_after_fork, after_in_child=_renew_after_fork)
 
 
 class _Reading:

@@ -8,6 +8,7 @@ whose commits came before it; processes sync at the same time. Why the promise i
 
 from __future__ import annotations
 
+import errno
 import os
 import sys
 import threading
@@ -66,13 +67,14 @@ class SharedSync:
                 self._turn.notify_all()
 
     def _open(self) -> int:
-        """Open the WAL, and make sure that its name is on disk as well."""
-        folder = os.open(Path(self._path).parent, os.O_RDONLY)
+        """Open the WAL, and make sure that its name is on disk as well, where folders can be synced."""
+        descriptor = os.open(self._path, os.O_RDONLY)
         try:
-            os.fsync(folder)
-        finally:
-            os.close(folder)
-        return os.open(self._path, os.O_RDONLY)
+            _sync_folder(Path(self._path).parent)
+        except BaseException:
+            os.close(descriptor)
+            raise
+        return descriptor
 
     def trust(self) -> None:
         """Note that everything in the WAL is in the database, and synced there."""
@@ -100,3 +102,17 @@ class SharedSync:
         if self._descriptor is not None:
             os.close(self._descriptor)
             self._descriptor = None
+
+
+def _sync_folder(path: Path) -> None:
+    try:
+        folder = os.open(path, os.O_RDONLY)
+    except PermissionError:
+        return
+    try:
+        os.fsync(folder)
+    except OSError as error:
+        if error.errno not in (errno.EINVAL, errno.ENOTSUP):
+            raise
+    finally:
+        os.close(folder)
