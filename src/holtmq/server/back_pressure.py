@@ -11,6 +11,7 @@ from collections.abc import Collection
 from typing import TYPE_CHECKING
 
 from holtmq.broker.broker import Broker
+from holtmq.broker.memory import CALM
 from holtmq.errors import ResourceError
 from holtmq.server.pause import Pause
 from holtmq.store.sqlite.batch_journal import SqliteJournal
@@ -46,8 +47,8 @@ class BackPressure:
         self._throttled: list[Client] = []
         self._throttle_timer: asyncio.TimerHandle | None = None
         self._favoured: Client | None = None
-        """The only client that may publish during a memory alarm: the one with the largest unfinished message or transaction,
-        because finishing it frees memory."""
+        """The only client that may publish during a memory alarm that unfinished messages and transactions have caused: the one
+        with the largest, because finishing it frees memory."""
         self._favoured_since = 0.0
         self._favoured_bytes = 0
         self._slowest: Client | None = None
@@ -128,12 +129,17 @@ class BackPressure:
         if memory.is_relieved_by_disk:
             self._favour(None)
             return
-        if self._favoured is None or not self._favoured.unfinished:
-            self._favour_largest()
-        elif self._favoured.bytes_received != self._favoured_bytes:
-            self._favoured_bytes, self._favoured_since = self._favoured.bytes_received, self._loop.time()
+        unfinished = {client: size for client in self._clients if (size := client.unfinished)}
+        if memory.total - sum(unfinished.values()) > CALM * memory.limit:
+            # The alarm would not end without them, and one who sends large messages is always in the middle of one.
+            unfinished.clear()
+        favoured = self._favoured
+        if favoured is None or favoured not in unfinished:
+            self._favour(max(unfinished, key=unfinished.__getitem__, default=None))
+        elif favoured.bytes_received != self._favoured_bytes:
+            self._favoured_bytes, self._favoured_since = favoured.bytes_received, self._loop.time()
         elif self._loop.time() > self._favoured_since + STALL_S:
-            self._expel(self._favoured, "of an unfinished message or transaction, and does not go on with it")
+            self._expel(favoured, "of an unfinished message or transaction, and does not go on with it")
         if memory.is_exhausted:
             largest = max(self._clients, key=lambda client: client.counted_memory, default=None)
             if largest is not None and largest.counted_memory >= LEAST_EXPELLED:
@@ -149,11 +155,6 @@ class BackPressure:
         elif self._loop.time() > self._slowest_since + STALL_S:
             self._slowest = None
             self._expel(slowest, "that it does not read")
-
-    def _favour_largest(self) -> None:
-        """Let the client go on that has the most of an unfinished message or transaction."""
-        largest = max(self._clients, key=lambda client: client.unfinished, default=None)
-        self._favour(largest if largest is not None and largest.unfinished else None)
 
     def _favour(self, client: Client | None) -> None:
         """Let one client go on, and block the one that could go on before."""

@@ -31,6 +31,8 @@ INPUT_BYTES = 256 * 1024
 LARGE_INPUT_BYTES = 1024 * 1024
 """Sizes of a read. The larger one is for large bodies, of which fewer are then cut; with small messages it would be a long
 turn (benchmarks/broker.py)."""
+ALARMED_INPUT_BYTES = 64 * 1024
+"""Size of a read during a memory alarm: a client that may finish a message should not send much of the next one."""
 CLOSE_TIMEOUT_S = 5.0
 """Longest time that a closed connection waits for the client to close its side."""
 
@@ -51,6 +53,7 @@ class Client(asyncio.BufferedProtocol):
         self._buffer = server.input_buffer
         self._turns = server.turns
         self._pressure = server.pressure
+        self._memory = server.broker.memory
         self._errors = server.broker.internal_errors
         self._base_memory = CONNECTION_BYTES
         self._transport: asyncio.Transport
@@ -89,6 +92,8 @@ class Client(asyncio.BufferedProtocol):
         self._call_later(server.config.handshake_timeout_s, self._end_handshake)
 
     def get_buffer(self, sizehint: int) -> memoryview:
+        if self._memory.is_alarmed:
+            return self._buffer[:ALARMED_INPUT_BYTES]
         return self._buffer if self.connection.has_large_input else self._buffer[:INPUT_BYTES]
 
     def buffer_updated(self, size: int) -> None:
