@@ -226,7 +226,7 @@ async def _measure(
     finally:
         for task in others:
             task.cancel()
-    reading_s = max((consumer.reading_s() for consumer in consumers), default=0.0)
+    reading_s = max((consumer.reading_s for consumer in consumers), default=0.0)
     received = sum(consumer.received for consumer in consumers)
     return Result(
         sent=sent,

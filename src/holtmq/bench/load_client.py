@@ -321,9 +321,10 @@ class LoadConsumer:
         """Number of messages received, without those that were returned to their queue."""
         self._acked = 0
         self._started = 0.0
-        self._paused = 0.0
-        self._received_at = 0.0
-        self._not_reading_s = 0.0
+        self._paused_at = 0.0
+        self._paused_s = 0.0
+        self.reading_s = 0.0
+        """Time from the start to the last message, without pauses."""
         self.latencies_ns: list[int] = []
 
     async def prepare(self, queues: list[str], prefetch: int) -> None:
@@ -344,16 +345,12 @@ class LoadConsumer:
 
     def pause(self) -> None:
         """Stop reading."""
-        self._paused = time.perf_counter()
+        self._paused_at = time.perf_counter()
         self._client.pause_reading()
 
     def resume(self) -> None:
-        self._not_reading_s += time.perf_counter() - self._paused
+        self._paused_s += time.perf_counter() - self._paused_at
         self._client.resume_reading()
-
-    def reading_s(self) -> float:
-        """Return the time from the start to the last message, without pauses."""
-        return self._received_at - self._started - self._not_reading_s
 
     def close(self) -> None:
         self._client.close()
@@ -374,7 +371,7 @@ class LoadConsumer:
         if count:
             self._delivered += count
             self.received = self._delivered - (self._delivered // self._requeue_every if self._requeue_every else 0)
-            self._received_at = time.perf_counter()
+            self.reading_s = time.perf_counter() - self._started - self._paused_s
             if not self._is_auto_ack:
                 self._ack()
 
