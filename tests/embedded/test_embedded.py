@@ -198,3 +198,12 @@ def test_a_closed_file_says_so(mq: holtmq.EmbeddedBroker) -> None:
     mq.close()
     with pytest.raises(holtmq.StoreClosedError, match="was closed"):
         queue.put("m")
+
+
+def test_a_queue_that_another_process_has_declared_again_is_found(tmp_path: Path) -> None:
+    with holtmq.open(tmp_path / "a.db") as mq, holtmq.open(tmp_path / "a.db") as other:
+        queue = mq.queue("q")
+        for use in (lambda: queue.put("m", "k"), queue.pop, lambda: queue.ack_many([])):
+            mq.delete_queue("q")
+            other.declare_queue("q")
+            use()

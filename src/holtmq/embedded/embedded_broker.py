@@ -272,11 +272,14 @@ class EmbeddedBroker:
         return int(self._clock() * 1000)
 
     def queue_of(self, name: str) -> tuple[int, QueueRules]:
-        """Return the id of a queue in the file and its rules, as last seen."""
-        try:
-            return self._queues[name]
-        except KeyError:
-            raise NotFoundError(f"no queue {name!r} in vhost {DEFAULT_VHOST!r}") from None
+        """Return the id of a queue in the file and its rules, as last seen. They never change: a new queue has a new id."""
+        found = self._queues.get(name)
+        if found is None:
+            with self._looking():
+                found = self._queues.get(name)  # another process may have declared it
+        if found is None:
+            raise NotFoundError(f"no queue {name!r} in vhost {DEFAULT_VHOST!r}")
+        return found
 
     def working(self, queue: str) -> QueueTransaction:
         """Return a transaction on a queue whose messages are all indexed."""

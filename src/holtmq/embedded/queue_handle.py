@@ -330,8 +330,35 @@ class QueueHandle:
     def _claim(
         self, most: int, patterns: list[str] | None, lease_s: float, *, keeps_retried_apart: bool = False
     ) -> list[Message]:
-        if most == 1 and patterns is None and (first := self._claim_first(lease_s)) is not None:
-            return [first]
+        owner = self._owner
+        queue_id, rules = owner.queue_of(self.name)
+        with owner.database.lazy_transaction() as connection:
+            if most == 1 and patterns is None:
+                first = self._claim_first(connection, queue_id, rules, lease_s)
+                if first is not None:
+                    return [first]
+            owner.catch_up()
+            return self._claim_any(most, patterns, lease_s, keeps_retried_apart=keeps_retried_apart)
+
+    def _claim_first(self, connection: Connection, queue_id: int, rules: QueueRules, lease_s: float) -> Message | None:
+        """Return the first message, if that is all there is to do (benchmarks/embedded.py).
+
+        Messages that are not indexed yet come after those that are, in a queue without priorities. A queue that was deleted
+        meanwhile has none: its id is not used again.
+        """
+        if rules.max_priority or rules.limits_length:
+            return None
+        refuse_unsupported(self.name, rules)
+        now = self._owner.now_ms()
+        stored = self._messages.claim_first(connection, queue_id, now, now + round(lease_s * 1000))
+        if stored is None or stored.state == DeliveryState.DAMAGED:
+            return None
+        if is_expired(stored.expires_at, now):
+            self._owner.intake.bury(connection, self.name, stored.id, "expired", now)
+            return None
+        return self._delivered(stored, rules)
+
+    def _claim_any(self, most: int, patterns: list[str] | None, lease_s: float, *, keeps_retried_apart: bool) -> list[Message]:
         owner = self._owner
         with owner.claiming(self.name) as (connection, queue_id, rules):
             refuse_unsupported(self.name, rules)
@@ -350,26 +377,6 @@ class QueueHandle:
                     elif stored.state != DeliveryState.DAMAGED:
                         fresh.append(stored)
         return [self._delivered(each, rules) for each in fresh]
-
-    def _claim_first(self, lease_s: float) -> Message | None:
-        """Return the first message, if that is all there is to do (benchmarks/embedded.py).
-
-        Messages that are not indexed yet come after those that are, in a queue without priorities.
-        """
-        owner = self._owner
-        queue_id, rules = owner.queue_of(self.name)
-        if rules.max_priority or rules.limits_length:
-            return None
-        refuse_unsupported(self.name, rules)
-        with owner.database.lazy_transaction() as connection:
-            now = owner.now_ms()
-            stored = self._messages.claim_first(connection, queue_id, now, now + round(lease_s * 1000))
-            if stored is None:
-                return None
-            if is_expired(stored.expires_at, now):
-                owner.intake.bury(connection, self.name, stored.id, "expired", now)
-                return None
-        return self._delivered(stored, rules) if stored.state != DeliveryState.DAMAGED else None
 
     def _delivered(self, stored: StoredMessage, rules: QueueRules) -> Message:
         counts = rules.is_quorum and stored.attempts > 1
