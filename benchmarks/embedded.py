@@ -197,17 +197,14 @@ class Bench:
     def processes(self, count: int) -> float:
         path, each = self.new_path(), 8_000 // self.scale // count
         holtmq.open(path).close()
-        start = multiprocessing.Barrier(count + 1)
-        workers = [multiprocessing.Process(target=hammer, args=(path, self.durability, each, start)) for _ in range(count)]
+        together = multiprocessing.Barrier(count + 1)
+        workers = [multiprocessing.Process(target=hammer, args=(path, self.durability, each, together)) for _ in range(count)]
         for worker in workers:
             worker.start()
-        start.wait()
-
-        def join() -> None:
-            for worker in workers:
-                worker.join()
-
-        per_second = rate(count * each, join)
+        together.wait()
+        per_second = rate(count * each, together.wait)
+        for worker in workers:
+            worker.join()
         assert all(worker.exitcode == 0 for worker in workers)
         return per_second
 
@@ -325,15 +322,17 @@ def pop_and_ack(queue: QueueHandle, count: int, pattern: str | None = None) -> N
         message.ack()
 
 
-def hammer(path: Path, durability: Any, count: int, start: Barrier) -> None:
+def hammer(path: Path, durability: Any, count: int, together: Barrier) -> None:
+    """Begin and end at the same time as the other processes: neither their start nor their end is timed."""
     with holtmq.open(path, durability=durability) as mq:
         queue = mq.queue("q")
-        start.wait()
+        together.wait()
         for n in range(count):
             queue.put(BODY, f"k.{n % 100}")
             message = queue.pop()
             if message is not None:
                 message.ack()
+        together.wait()
 
 
 def send_the_time(path: Path) -> None:
