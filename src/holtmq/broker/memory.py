@@ -27,7 +27,7 @@ EXCESS_BYTES = 48 * 1024 * 1024
 SHORT = 0.75
 CALM = 0.9
 """Shares of the limit: queues save memory above SHORT; an alarm ends below CALM."""
-WINDOW_BYTES = 16 * 1024 * 1024
+WINDOW_BYTES = 128 * 1024 * 1024
 WINDOW_MESSAGES = 20_000
 """Ready messages up to which each queue keeps persistent ones in memory."""
 SHORT_WINDOW = 0.1

@@ -1,6 +1,7 @@
 """Commits: a thread writes the journal to disk while the event loop continues.
 
-Before that, the changes are put into a transaction on the event loop, in slices: a large batch does not keep clients waiting.
+Before that, the changes are put into a transaction on the event loop, in slices: a batch of many changes does not keep clients
+waiting. A batch of many bytes is put there by the thread: SQLite copies large messages while the event loop continues.
 Changes that arrive during a commit are collected for the next one. Output that depends on a change waits until the change is
 on disk. If a commit fails, publishers are blocked and the commit is retried until it succeeds. What needs no disk goes on.
 
@@ -33,6 +34,11 @@ log = logging.getLogger(__name__)
 RETRY_S = 1.0
 SLICE_S = 0.005
 """Time for which a batch is written before the event loop serves clients again."""
+LARGE_BATCH = 1024 * 1024
+"""Bytes of messages from which on the thread writes a batch. For smaller messages, the event loop is quicker."""
+LINGER_S = 0.003
+"""A large batch waits for this long before it is written: what is acknowledged meanwhile need not be written. Without it,
+publisher, disk and consumer may fall into step, so that every message is written before its acknowledgement arrives."""
 SHORT_RETRY_S = 0.01
 """Pause before a retry for which the thread or the event loop was not ready."""
 LOCK_WAIT_S = 1.0
@@ -60,6 +66,9 @@ class Commits:
         self._retry: asyncio.TimerHandle | None = None
         """Set while commits fail."""
         self._can_relieve = True
+        self._linger: asyncio.TimerHandle | None = None
+        """Set while a large batch waits before it is written."""
+        self._has_lingered = False
         self._is_finishing = False
         self._clients: list[Client] = []
         self._waiters: list[tuple[int, asyncio.Future[None]]] = []
@@ -106,6 +115,8 @@ class Commits:
             if self._can_relieve and self._journal.has_relief:
                 self._relieve()
             return
+        if self._is_lingering():
+            return
         try:
             self._space.require(self._journal.size)
             is_begun = self._journal.begin()
@@ -132,10 +143,30 @@ class Commits:
 
     def _write(self) -> None:
         """Write a batch, and let the thread wait for the disk."""
+        self._has_lingered = False
         with self._errors.contain("ending a batch", "all clients"):
             self._broker.sealed()
         self._journal.gather()
-        self._write_some(self._journal.write())
+        if self._journal.writing_size >= LARGE_BATCH:
+            self._in_thread(self._write_large, self._committed)
+        else:
+            self._write_some(self._journal.write())
+
+    def _is_lingering(self) -> bool:
+        """Return whether the batch had better wait for acknowledgements."""
+        if self._journal.size >= LARGE_BATCH and not self._has_lingered:
+            self._has_lingered = True
+            self._linger = self._loop.call_later(LINGER_S, self._end_linger)
+        return self._linger is not None
+
+    def _end_linger(self) -> None:
+        self._linger = None
+        if not self._turns.is_open:
+            self.start()
+
+    def _write_large(self) -> int:
+        complete(self._journal.write())
+        return self._journal.commit()
 
     def _write_some(self, steps: Steps[None]) -> None:
         """Write the batch for the length of a slice. Commit it when all of it is written."""

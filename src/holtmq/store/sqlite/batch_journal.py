@@ -102,6 +102,11 @@ class SqliteJournal:
         return self._collecting.size + (writing.size if writing else 0)
 
     @property
+    def writing_size(self) -> int:
+        """Bytes of message bodies in the batch that is being written."""
+        return self._writing.size if self._writing else 0
+
+    @property
     def memory(self) -> int:
         return self._log.memory
 

@@ -5,7 +5,8 @@ a row of `log_slices`, with a bit for every message that has left. When a slice 
 last of its slices. A chunk of which little is left is rewritten without the rest.
 
 Changes are made within the caller's transaction. The state of chunks in memory follows them, and returns to what it was if
-the transaction is rolled back. Reading uses a connection of its own, and only sees what is committed.
+the transaction is rolled back. Reading uses a connection of its own, and only sees what is committed. One thread may read while
+another one writes.
 """
 
 from __future__ import annotations
@@ -283,7 +284,7 @@ class ChunkLog(LogPort):
     def _compact(self, chunk: Chunk) -> None:
         for row in map(SliceRow._make, self._execute(SLICES_OF_CHUNK, (chunk.id,)).fetchall()):
             chunk.slices.setdefault(row.queue_id, row.slice())
-        pieces = {queue_id: piece for queue_id, piece in chunk.slices.items() if piece.number}
+        pieces = {queue_id: piece for queue_id, piece in list(chunk.slices.items()) if piece.number}
         everything = (1 << len(chunk.ids)) - 1
         left = 0
         for piece in pieces.values():

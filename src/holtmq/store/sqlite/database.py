@@ -359,6 +359,8 @@ class SqliteDatabase:
             connection.execute("PRAGMA foreign_keys = ON")
             connection.execute(f"PRAGMA synchronous = {self._durability if self._sync is None else 'normal'}")
             connection.execute(f"PRAGMA wal_autocheckpoint = {CHECKPOINT_PAGES[self._durability]}")
+            # Some systems build SQLite to overwrite all that is deleted with zeros: for a large message, once more its size.
+            connection.execute("PRAGMA secure_delete = FAST")
             connection.execute("PRAGMA temp_store = MEMORY")
             connection.execute(f"PRAGMA cache_size = -{CACHE_KIB}")
             connection.execute(f"PRAGMA journal_size_limit = {WAL_KEPT_BYTES}")
