@@ -30,7 +30,7 @@ QUICK = 0.05
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--quick", action="store_true", help=f"shorten all loads to {QUICK:.0%}")
+    parser.add_argument("--quick", action="store_true", help="shorten all loads to a twentieth")
     parser.add_argument("--rounds", type=int, default=5, help="number of rounds of each row (default: 5)")
     parser.add_argument("--only", default="", metavar="PATTERN", help="regular expression for the rows to run (default: all)")
     parser.add_argument("--backlog", type=int, default=MESSAGES, help=f"number of waiting messages (default: {MESSAGES:,})")
