@@ -53,7 +53,7 @@ class Load:
     is_dead_lettered: bool = False
     """Whether messages expire at once and reach the consumers' queues as dead letters."""
     requeue_every: int = 0
-    """Return every so many-th delivery to its queue; 0 returns none."""
+    """Requeue one in this many deliveries; 0 requeues none."""
     late_s: float = 0
     """Time after which the consumers start, in seconds; infinity waits until all messages are published."""
     stall_every_s: float = 0
