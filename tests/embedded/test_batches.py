@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import threading
 from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from queue import Queue as Inbox
 
@@ -145,6 +146,32 @@ def test_a_consumer_claims_more_at_once_if_its_callback_is_fast(live: holtmq.Emb
     assert sum(queue.size(state) for state in ("ready", "locked")) == 0
 
 
+def test_a_consumer_ends_if_it_is_closed_while_it_looks_after_a_batch(
+    live: holtmq.EmbeddedBroker, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    class ClosedMeanwhile(threading.Event):
+        """The consumer is closed just after its thread has seen that it is not."""
+
+        def wait(self, timeout: float | None = None) -> bool:
+            if self.is_set():
+                return True
+            has_batch.clear()
+            closing.start()
+            assert super().wait(PATIENCE_S)
+            assert has_batch.wait(PATIENCE_S)
+            return False
+
+    consumer, has_batch = live.consumer("q"), threading.Event()
+    closing = threading.Thread(target=consumer.close, daemon=True)
+    monkeypatch.setattr(consumer, "_has_batch", has_batch)
+    monkeypatch.setattr(consumer, "_stopping", ClosedMeanwhile())
+    consumer.on_message("#", print)
+    has_batch.set()
+    eventually(lambda: closing.ident is not None, "the consumer to be closed")
+    closing.join(PATIENCE_S)
+    assert not closing.is_alive()
+
+
 def consume_in_batches(
     mq: holtmq.EmbeddedBroker, count: int, callback: Callable[[holtmq.Message], object]
 ) -> holtmq.CallbackConsumer:
@@ -281,17 +308,16 @@ def test_batches_in_asyncio(tmp_path: Path) -> None:
     asyncio.run(main())
 
 
-def test_a_cancelled_pop_gives_its_messages_back(tmp_path: Path) -> None:
+def test_a_cancelled_pop_ends_and_gives_its_messages_back(tmp_path: Path) -> None:
     async def main() -> None:
-        async with holtmq.aio.open(tmp_path / "shop.db", durability="off") as mq:
+        asyncio.get_running_loop().set_default_executor(ThreadPoolExecutor(1))  # which the pop must leave
+        async with holtmq.aio.open(tmp_path / "shop.db", durability="off") as mq, asyncio.timeout(PATIENCE_S):
             queue = await mq.queue("q")
-            popping = asyncio.create_task(queue.pop_many(2, wait_s=PATIENCE_S))
+            popping = asyncio.create_task(queue.pop_many(2, wait_s=2 * PATIENCE_S))
             await asyncio.sleep(0)  # the pop has begun
             popping.cancel()
             await asyncio.gather(popping, return_exceptions=True)
             await queue.put_many(numbered(2))
-            while await queue.size("locked") or await queue.size() < 2:
-                await asyncio.sleep(0.01)
-            assert [message.attempts for message in await queue.pop_many(2)] == [1, 1]
+            assert [message.attempts for message in await queue.pop_many(2, wait_s=PATIENCE_S)] == [1, 1]
 
     asyncio.run(main())

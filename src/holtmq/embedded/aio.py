@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import asyncio
+import threading
 import time
 from collections.abc import AsyncIterator, Callable, Iterable, Mapping
 from concurrent.futures import Future
 from pathlib import Path
 from types import TracebackType
-from typing import TypeVar
 
 from holtmq.body import Content
 from holtmq.embedded.embedded_broker import EmbeddedBroker
@@ -19,7 +19,6 @@ from holtmq.store.sqlite.database import TIMEOUT_S
 from holtmq.table import FieldValue
 from holtmq.topology import DEFAULT_EXCHANGE, DestinationType
 
-T = TypeVar("T")
 WAIT_S = 1.0
 
 
@@ -160,7 +159,10 @@ class AsyncQueueHandle:
         return await asyncio.to_thread(self.queue.put_many, messages)
 
     async def pop(self, pattern: Patterns = None, *, lease_s: float = LEASE_S, wait_s: float = 0) -> Message | None:
-        """Lock and return a message, as `QueueHandle.pop`. After a cancellation, a message claimed too late is given back."""
+        """Lock and return a message, as `QueueHandle.pop`.
+
+        A cancellation ends the wait. A message that was claimed too late is given back.
+        """
         popped = await self.pop_many(1, pattern, lease_s=lease_s, wait_s=wait_s)
         return popped[0] if popped else None
 
@@ -168,9 +170,26 @@ class AsyncQueueHandle:
         self, most: int, pattern: Patterns = None, *, lease_s: float = LEASE_S, wait_s: float = 0
     ) -> list[Message]:
         """Lock and return up to `most` messages, as `QueueHandle.pop_many`. A cancellation is as with `pop`."""
-        return await _cancellable(
-            lambda: self.queue.pop_many(most, pattern, lease_s=lease_s, wait_s=wait_s), self.queue.give_back
-        )
+        given_up, popped = threading.Event(), Future[list[Message]]()
+
+        def pop() -> None:
+            try:
+                popped.set_result(self.queue.pop_until(given_up, most, pattern, lease_s=lease_s, wait_s=wait_s))
+            except BaseException as error:  # noqa: BLE001  # raised where the result is awaited
+                popped.set_exception(error)
+
+        def give_back(_: object) -> None:
+            if popped.exception() is None and popped.result():
+                self.queue.give_back(popped.result())
+
+        try:
+            await asyncio.shield(asyncio.get_running_loop().run_in_executor(None, pop))
+        except asyncio.CancelledError:
+            given_up.set()
+            self.queue.wake()
+            popped.add_done_callback(give_back)
+            raise
+        return popped.result()
 
     async def messages(self, pattern: Patterns = None, *, lease_s: float = LEASE_S) -> AsyncIterator[Message]:
         """Yield messages as they arrive, without end. The caller settles each of them."""
@@ -217,23 +236,3 @@ def open(  # noqa: A001  # as holtmq.open
 ) -> AsyncEmbeddedBroker:
     """Open a HoltMQ file, as `holtmq.open`, for `async with`."""
     return AsyncEmbeddedBroker(path, durability=durability, timeout_s=timeout_s, clock=clock)
-
-
-async def _cancellable(work: Callable[[], T], undo: Callable[[T], None]) -> T:
-    """Run work in a thread. If the caller is cancelled meanwhile, undo the result."""
-    loop = asyncio.get_running_loop()
-    done: Future[T] = Future()
-
-    def run() -> None:
-        try:
-            done.set_result(work())
-        except BaseException as error:  # noqa: BLE001  # raised where the result is awaited
-            done.set_exception(error)
-
-    thread = loop.run_in_executor(None, run)
-    try:
-        await asyncio.shield(thread)
-    except asyncio.CancelledError:
-        done.add_done_callback(lambda finished: undo(finished.result()) if finished.exception() is None else None)
-        raise
-    return done.result()

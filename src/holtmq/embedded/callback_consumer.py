@@ -135,8 +135,10 @@ class CallbackConsumer:
 
     def _watch(self) -> None:
         """Look after batches that take longer than expected, because a callback does."""
-        while self._has_batch.wait() and not self._stopping.wait(BATCH_S):
-            self._has_batch.clear()
+        while self._has_batch.wait():
+            self._has_batch.clear()  # before the look at the stop, whose wake-up call would otherwise be lost
+            if self._stopping.wait(BATCH_S):
+                return
             for batch in list(self._batches.values()):
                 if batch.is_open:
                     self._has_batch.set()

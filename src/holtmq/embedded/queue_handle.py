@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from sqlite3 import Connection
 from typing import TYPE_CHECKING, TypeAlias, TypeVar
@@ -151,14 +152,20 @@ class QueueHandle:
 
     def pop_many(self, most: int, pattern: Patterns = None, *, lease_s: float = LEASE_S, wait_s: float = 0) -> list[Message]:
         """Lock and return up to `most` ready messages, in order."""
+        return self.pop_until(threading.Event(), most, pattern, lease_s=lease_s, wait_s=wait_s)
+
+    def pop_until(
+        self, given_up: threading.Event, most: int, pattern: Patterns = None, *, lease_s: float, wait_s: float
+    ) -> list[Message]:
+        """Pop as `pop_many`, but stop waiting when another thread has set `given_up` and called `wake`."""
         if most < 1 or lease_s <= 0:
             raise InvalidValueError(f"expected at least one message and a lease above 0 s, got {most} and {lease_s} s")
         patterns = as_patterns(pattern)
         deadline = self._owner.now_ms() + wait_s * 1000 if wait_s else 0
         while True:
             mark = self._owner.bell.listen()
-            claimed = self._claim(most, patterns, lease_s)
-            if claimed or (left_ms := deadline - self._owner.now_ms()) <= 0:
+            claimed = [] if given_up.is_set() else self._claim(most, patterns, lease_s)
+            if claimed or given_up.is_set() or (left_ms := deadline - self._owner.now_ms()) <= 0:
                 return claimed
             self._wait(mark, left_ms)
 
