@@ -235,6 +235,7 @@ class Broker:
         while self.awake:
             awake, self.awake = self.awake, []
             for queue in awake:
+                queue.is_awake = False
                 self.dispatch(queue)
                 self.memory.queues += queue.uncounted_memory()
                 if queue.is_crowded and queue not in self._crowded:

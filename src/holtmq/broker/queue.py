@@ -108,8 +108,10 @@ class MessageQueue:
             self._lanes = [Lane(priority) for priority in range(rules.max_priority, -1, -1)]
             self._lane = self._lanes[-1]
             self._ready = self._lane.ready
+            self._has_priorities = rules.max_priority > 0
         self._limits_length = rules.limits_length
-        self._has_rules = bool(rules.max_priority or rules.message_ttl_ms is not None or self._limits_length)
+        rejects = self._limits_length and rules.overflow != "drop-head"
+        self._has_rules = bool(rules.max_priority or rules.message_ttl_ms is not None or rejects)
         self._is_simple = False
         self._settle_pace()
         self._watch_use()
@@ -118,11 +120,20 @@ class MessageQueue:
     @property
     def message_count(self) -> int:
         """Ready messages."""
-        return sum(map(len, self._lanes))
+        if self._has_priorities:
+            return sum(map(len, self._lanes))
+        lane = self._lane
+        return len(lane.returned) + len(lane.ready) + lane.paged
 
     @property
     def messages_in_memory(self) -> int:
-        return sum(len(lane) - lane.paged for lane in self._lanes)
+        if self._has_priorities:
+            return sum(len(lane) - lane.paged for lane in self._lanes)
+        return len(self._lane.returned) + len(self._lane.ready)
+
+    @property
+    def _has_paged(self) -> bool:
+        return any(lane.paged for lane in self._lanes) if self._has_priorities else self._lane.paged > 0
 
     @property
     def memory(self) -> int:
@@ -205,6 +216,8 @@ class MessageQueue:
             self._journal.add(message, self.id, 0, None)
         if not self.is_awake:
             self._host.wake(self)
+        if self._limits_length and self._is_too_long():
+            self._make_room()
         return True
 
     def save_memory(self) -> None:
@@ -239,8 +252,14 @@ class MessageQueue:
         if not self.is_awake:
             self._host.wake(self)
         if self._limits_length and self._is_too_long():
-            self._host.dispatch(self)
+            self._make_room()
         return True
+
+    def _make_room(self) -> None:
+        if self.consumers or self.rules.dead_letter_exchange is not None:
+            self._host.dispatch(self)
+        else:
+            self._drop_head()
 
     def _refuses(self, message: QueuedMessage) -> bool:
         """Make room in a full queue if possible. Return whether it must reject the message."""
@@ -254,7 +273,6 @@ class MessageQueue:
 
     def dispatch(self) -> None:
         """Deliver messages to the consumers with free prefetch, in turn."""
-        self.is_awake = False
         handed, memory = 0, self._memory
         while ready := consumers_with_room(self.consumers, is_single_active=self.rules.is_single_active):
             chunk = self._chunk()
@@ -511,7 +529,7 @@ class MessageQueue:
         if row.expires_at is not None:
             self._terms[message.id] = Terms(row.expires_at, 0)
         self._lanes[-1].take_back(message)
-        if any(lane.paged for lane in self._lanes):
+        if self._has_paged:
             self._admitted.add(message.id)
         self._memory += message.size
         self._count_heavy(message)
@@ -739,7 +757,7 @@ class MessageQueue:
 
     def _settle_pace(self) -> None:
         """Decide whether the next message can take the hot path."""
-        if self._admitted and not any(lane.paged for lane in self._lanes):
+        if self._admitted and not self._has_paged:
             self._admitted.clear()
         self._is_simple = not self._has_rules and not self._lanes[-1].paged and not self._host.memory.is_short
         self._is_beyond_window = self._must_page(is_persistent=True)
@@ -778,15 +796,23 @@ class MessageQueue:
         return is_too_long(self.rules, self.message_count, self.message_bytes)
 
     def _drop_excess(self) -> None:
-        """Drop messages from the head until the queue is within its limits. If a policy leaves many, it takes several turns."""
         if self._is_too_long():
+            self._drop_head()
+
+    def _drop_head(self) -> None:
+        """Drop messages from the head until the queue is within its limits. If a policy leaves many, it takes several turns."""
+        if self._terms or self._has_paged:
             self._drop_expired()
+            if not self._is_too_long():
+                return
         for _ in range(DROPPED_AT_ONCE):
-            messages = self.take(1) if self._is_too_long() else ()
+            messages = self.take(1)
             if not messages:
                 return
             self._die(messages[0], "maxlen")
             self.dropped += 1
+            if not self._is_too_long():
+                return
         self._set_timer(self._host.now_ms)
 
     def _die(self, message: QueuedMessage, reason: DeathReason) -> None:
