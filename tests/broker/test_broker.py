@@ -57,6 +57,14 @@ def test_using_a_queue_often_does_not_pile_up_timers(bench: Bench) -> None:
     assert bench.broker.timer_count == 1
 
 
+def test_messages_that_expire_at_the_same_time_share_a_timer(bench: Bench) -> None:
+    client = bench.client()
+    client.declare("q", message_ttl=60_000)
+    for _ in range(1000):
+        client.publish("", "q", b"x")
+    assert bench.broker.timer_count == 1
+
+
 def test_a_message_requeued_too_often_is_dead_lettered(bench: Bench) -> None:
     client = bench.client()
     client.declare("dead")

@@ -26,7 +26,7 @@ from holtmq.queueing.terms import parse_expiration
 from holtmq.routing.route import Entry
 from holtmq.routing.router import routing_keys
 from holtmq.table import FieldValue, describe
-from holtmq.wire.content import Content, Properties, body_of, encode_properties, make_content
+from holtmq.wire.content import Content, Properties, encode_properties
 from holtmq.wire.tables import join_table, split_table
 
 if TYPE_CHECKING:
@@ -97,22 +97,22 @@ class Channel:
         broker, (destinations, entries, tally) = self.broker, way
         tally.count += len(contents)
         origin, copies, is_confirming = publication.origin, len(destinations), self._is_confirming
+        only = destinations[0] if copies == 1 and not entries else None
         for content in contents:
             broker.last_id = message_id = broker.last_id + 1
             message = QueuedMessage(message_id, origin, properties, content, size, copies)
-            is_taken = True
-            if copies > 1:
+            if only is not None:
+                is_taken = only.put(message)
+            elif destinations:
                 broker.expect(destinations, properties, size)
-            if entries:
+                is_taken = True
                 for destination in destinations:
                     is_taken &= destination.put(message, entries.get(destination.name))
             else:
-                for destination in destinations:
-                    if not destination.put(message):
-                        is_taken = False
-            if not destinations and publication.is_mandatory:
-                self.returned += 1
-                self.outlet.give_back(message)
+                is_taken = True
+                if publication.is_mandatory:
+                    self.returned += 1
+                    self.outlet.give_back(message)
             if is_confirming:
                 self._await_confirm(message, is_taken=is_taken)
             elif not is_taken:
@@ -167,10 +167,11 @@ class Channel:
         user, vhost = self.session.user.name, self.vhost.name
         self.broker.authorization.require_topic(user, vhost, "write", exchange, routing_key)
 
-    def look_closer(
-        self, publication: Publication, properties: Properties, content: Content
-    ) -> tuple[Properties, Content, Way]:
-        """Handle the properties that affect routing: user_id, expiration, CC and BCC headers, reply_to."""
+    def look_closer(self, publication: Publication, properties: Properties) -> tuple[Properties, Way]:
+        """Handle the properties that affect routing: user_id, expiration, CC and BCC headers, reply_to.
+
+        Return the properties that consumers are to see, and the way of the message.
+        """
         parse_expiration(properties.expiration)
         user = self.session.user
         if properties.user_id and properties.user_id != user.name and "impersonator" not in user.tags:
@@ -191,10 +192,8 @@ class Channel:
         if properties.reply_to == REPLY_QUEUE:
             changes["reply_to"] = self._require_reply().name
         if changes:
-            raw = encode_properties({**properties.to_dict(), **changes})
-            properties = Properties(raw)
-            content = make_content(raw, body_of(content))
-        return properties, content, way
+            properties = Properties(encode_properties({**properties.to_dict(), **changes}))
+        return properties, way
 
     def _require_reply(self) -> ReplyDestination:
         if self._reply is None or self._reply.consumer is None:

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Protocol
 from holtmq.broker.memory import MESSAGE_BYTES
 from holtmq.broker.queued_message import Origin, QueuedMessage, known_properties
 from holtmq.routing.route import Entry
-from holtmq.wire.content import Content, Properties
+from holtmq.wire.content import Content, body_of, make_content
 
 if TYPE_CHECKING:
     from holtmq.broker.channel import Channel
@@ -56,19 +56,14 @@ class Publication:
             channel.resolve(self)
         known = channel.known_properties
         properties = known.get(raw_properties) or known_properties(raw_properties, known)
-        if properties.is_plain and channel.transaction is None:
-            channel.put(self, properties, contents, size, self.way)
+        way = self.way
+        if not properties.is_plain:
+            properties, way = channel.look_closer(self, properties)
+            if properties.raw != raw_properties:
+                contents = [make_content(properties.raw, body_of(content)) for content in contents]
+        if channel.transaction is None:
+            channel.put(self, properties, contents, size, way)
             return
         for content in contents:
-            self._publish_closely(properties, content, size)
-
-    def _publish_closely(self, properties: Properties, content: Content, size: int) -> None:
-        """Publish one message in a transaction, or with properties that affect routing."""
-        channel, way = self.channel, self.way
-        if not properties.is_plain:
-            properties, content, way = channel.look_closer(self, properties, content)
-        if channel.transaction is None:
-            channel.put(self, properties, (content,), size, way)
-        else:
             channel.transaction.publishes.append(partial(channel.put, self, properties, (content,), size, way))
             channel.count_uncommitted(len(content) + len(properties.raw) + MESSAGE_BYTES)

@@ -652,7 +652,7 @@ class MessageQueue:
 
     def _set_timer(self, at_ms: int) -> None:
         """Schedule a check just after this time: at exactly its TTL a message can still be delivered."""
-        if self._timer is None or at_ms < self._timer:
+        if self._timer is None or at_ms + 1 < self._timer:
             self._timer = at_ms + 1
             self._host.schedule(self, self._timer)
 
@@ -831,13 +831,19 @@ class MessageQueue:
             return
         if whole is None:
             return
-        with self._journal.together():
-            try:
-                self._host.bury(whole, self, reason)
-            except Exception:
-                self.give_back([message])
-                raise
-            self._drop(message)
+        if message.stored:
+            with self._journal.together():
+                self._bury(message, whole, reason)
+        else:
+            self._bury(message, whole, reason)
+
+    def _bury(self, message: QueuedMessage, whole: QueuedMessage, reason: DeathReason) -> None:
+        try:
+            self._host.bury(whole, self, reason)
+        except Exception:
+            self.give_back([message])
+            raise
+        self._drop(message)
 
     def _drop(self, message: QueuedMessage) -> None:
         if message.stored:

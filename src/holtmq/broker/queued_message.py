@@ -77,7 +77,7 @@ class Restorer:
         message_id, names, content, size, _, _, chunk, _ = logged
         raw = raw_properties_of(content)
         properties = self._properties.get(raw) or known_properties(raw, self._properties)
-        message = QueuedMessage(message_id, self._origins.get(names) or self._origin(names), properties, content, size, 1)
+        message = QueuedMessage(message_id, self._origins.get(names) or self.origin(names), properties, content, size, 1)
         message.stored = chunk
         message.is_restored = True
         return message
@@ -89,7 +89,11 @@ class Restorer:
         properties = known_properties(raw, self._properties)
         return QueuedMessage(row.id, origin, properties, make_content(raw, row.body), len(row.body), 1)
 
-    def _origin(self, names: tuple[str, str]) -> Origin:
+    def origin(self, names: tuple[str, str]) -> Origin:
+        """Return the origin with this exchange and routing key."""
+        known = self._origins.get(names)
+        if known is not None:
+            return known
         if len(self._origins) >= ORIGINS_KEPT:
             self._origins.clear()
         origin = self._origins[names] = Origin(*names)

@@ -253,19 +253,22 @@ class VirtualHost:
         self.dead_letters.add(make, message, self._publish_dead_letter)
 
     def _publish_dead_letter(self, letter: DeadLetter, message: QueuedMessage) -> None:
-        with self.broker.internal_errors.contain("publishing a dead letter", f"exchange {letter.exchange!r}"):
+        try:
             self._route_dead_letter(letter, message)
+        except Exception:  # noqa: BLE001  # contained: it is reported
+            self.broker.internal_errors.report("publishing a dead letter", f"exchange {letter.exchange!r}")
 
     def _route_dead_letter(self, letter: DeadLetter, message: QueuedMessage) -> None:
         route = self.router.resolve_unpublished(letter.exchange, letter.routing_keys, letter.headers)
         destinations, entries = self._destinations(route)
         destinations = [target for target in destinations if not letter.is_cycle(target.name)]
         properties = known_properties(letter.raw_properties, self.broker.properties)
-        self.broker.expect(destinations, properties, message.size)
+        if len(destinations) > 1:
+            self.broker.expect(destinations, properties, message.size)
         self.broker.last_id += 1
         dead = QueuedMessage(
             self.broker.last_id,
-            Origin(letter.exchange, letter.routing_keys[0]),
+            self.broker.restorer.origin((letter.exchange, letter.routing_keys[0])),
             properties,
             make_content(letter.raw_properties, message.body),
             message.size,

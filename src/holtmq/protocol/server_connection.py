@@ -373,7 +373,8 @@ class ServerConnection:
                 continue
             target = None
             if size < LONGEST_PUBLISH and not self.assembling:
-                target = targets.get(data[at:after]) or self._new_target(number, data[at:after])
+                method = data[at:after]
+                target = targets.get(method) or self._new_target(number, method)
             if target is not None:
                 if end - after < CONTENT_START.size:
                     break
@@ -398,17 +399,14 @@ class ServerConnection:
                         if data[content_end - 1] == FRAME_END:
                             raw_properties = data[after + CONTENT_START.size : body_at - 1]
                             contents = [data[after:content_end]]
+                            start_at, at = at, content_end
                             # Messages that differ in nothing but their body are often sent in a row.
-                            start, length, offset = data[at : body_at + FRAME_START.size], content_end - at, after - at
-                            at = content_end
-                            while (
-                                data.startswith(start, at)
-                                and at + length <= end
-                                and body_size
-                                and data[at + length - 1] == FRAME_END
-                            ):
-                                contents.append(data[at + offset : at + length])
-                                at += length
+                            if body_size and data.startswith(method, at):
+                                start, length = data[start_at : body_at + FRAME_START.size], content_end - start_at
+                                offset = after - start_at
+                                while data.startswith(start, at) and at + length <= end and data[at + length - 1] == FRAME_END:
+                                    contents.append(data[at + offset : at + length])
+                                    at += length
                             try:
                                 target.publish(raw_properties, contents, body_size)
                             except AmqpError as error:

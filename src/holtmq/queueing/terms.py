@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+from functools import lru_cache
 from typing import NamedTuple
 
 from holtmq.errors import PreconditionFailedError
 from holtmq.queueing.rules import LONGEST_MS, QueueRules
 from holtmq.routing.route import Entry
+
+EXPIRATIONS_KEPT = 1000
 
 
 class Terms(NamedTuple):
@@ -39,6 +42,7 @@ def is_expired(expires_at: int | None, now_ms: int) -> bool:
     return expires_at is not None and expires_at < now_ms
 
 
+@lru_cache(EXPIRATIONS_KEPT)
 def parse_expiration(text: str | None) -> int | None:
     """Return the TTL in a message's `expiration` property, which AMQP carries as a string of milliseconds."""
     if text is None:
