@@ -56,6 +56,10 @@ class Broker(ABC):
     def stop(self) -> None:
         """Stop the broker and wait until it has written its data."""
 
+    def close(self) -> None:
+        """Stop the broker for good."""
+        self.stop()
+
     def cpu_s(self) -> float:
         return cpu_s(self.pid)
 
@@ -83,6 +87,11 @@ class HoltMQ(Broker):
     def stop(self) -> None:
         assert self._process is not None
         self._process.stop()
+
+    def close(self) -> None:
+        super().close()
+        assert self._process is not None
+        self._process.close()
 
 
 class RabbitMQ(Broker):
@@ -147,7 +156,7 @@ def running(kind: type[Broker]) -> Iterator[Broker]:
         try:
             yield broker
         finally:
-            broker.stop()
+            broker.close()
     finally:
         shutil.rmtree(broker.folder, ignore_errors=True)
 

@@ -91,7 +91,7 @@ class BrokerRun:
             client.lose()
         if self.broker.process.poll() is None:
             self.broker.process.send_signal(signal.SIGCONT)
-            self.broker.kill()
+        self.broker.close()
 
     def round(self, number: int, faults: Sequence[Fault]) -> None:
         """Run some traffic with a fault in it, let everything settle, and audit."""

@@ -3,16 +3,16 @@
 from __future__ import annotations
 
 import os
-import socket
 import subprocess
 import tempfile
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import IO
 
 from tests.peers.peer import RABBITMQ
+from tests.ports import port_of, reserve_port
 
 START_TIMEOUT_S = 120
 STOP_TIMEOUT_S = 60
@@ -55,8 +55,8 @@ def running_rabbitmq(*plugins: str, settings: Sequence[str] = ()) -> Iterator[Ra
     Raise MissingPeerError if RabbitMQ is not installed.
     """
     server = RABBITMQ.program()
-    with tempfile.TemporaryDirectory(prefix="holtmq-rabbitmq-", ignore_cleanup_errors=True) as folder:
-        epmd_port, dist_port, amqp_port, http_port = _free_ports(4)
+    with tempfile.TemporaryDirectory(prefix="holtmq-rabbitmq-", ignore_cleanup_errors=True) as folder, ExitStack() as ports:
+        epmd_port, dist_port, amqp_port, http_port = (port_of(ports.enter_context(reserve_port())) for _ in range(4))
         _configure(Path(folder), amqp_port, http_port, plugins, settings)
         environment = _environment(Path(folder), epmd_port, dist_port, amqp_port)
         # The node would start an epmd of its own that outlives it; this one is ours to stop.
@@ -98,14 +98,6 @@ def _environment(folder: Path, epmd_port: int, dist_port: int, amqp_port: int) -
         "RABBITMQ_LOG_BASE": str(folder / "log"),
         "RABBITMQ_SERVER_ADDITIONAL_ERL_ARGS": "-kernel inet_dist_use_interface {127,0,0,1}",
     }
-
-
-def _free_ports(count: int) -> list[int]:
-    sockets = [socket.create_server(("127.0.0.1", 0)) for _ in range(count)]
-    ports = [listener.getsockname()[1] for listener in sockets]
-    for listener in sockets:
-        listener.close()
-    return ports
 
 
 def _wait_until_started(output: IO[str]) -> str:

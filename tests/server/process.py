@@ -10,19 +10,25 @@ from contextlib import contextmanager
 from pathlib import Path
 
 from tests.amqp_client import Amqp
+from tests.ports import port_of, reserve_port
 
 STOP_TIMEOUT_S = 60.0
 
 
 class BrokerProcess:
-    """`holtmq serve` on a file. It can be killed and started again on the same port."""
+    """`holtmq serve` on a file. It can be killed and started again on the same port, which nobody else gets meanwhile."""
 
     def __init__(self, data: Path, *options: str, open_files: int | None = None) -> None:
         self.data = data
         self._open_files = open_files
         self._options = options
-        self.port = 0
-        self.start()
+        self._reservation = reserve_port()
+        self.port = port_of(self._reservation)
+        try:
+            self.start()
+        except BaseException:
+            self._reservation.close()
+            raise
 
     def start(self) -> None:
         command = [
@@ -71,6 +77,12 @@ class BrokerProcess:
         _, log = self.process.communicate(timeout=STOP_TIMEOUT_S)
         return self.process.returncode, log
 
+    def close(self) -> None:
+        """Kill the process if it runs, and give up the port."""
+        if self.process.poll() is None:
+            self.kill()
+        self._reservation.close()
+
     def stop_while(self, amqp: Amqp) -> tuple[int, str]:
         """Stop the broker after its client has disconnected, which it would wait for."""
         amqp.drop()
@@ -83,5 +95,4 @@ def broker_process(data: Path, *options: str, open_files: int | None = None) -> 
     try:
         yield broker
     finally:
-        if broker.process.poll() is None:
-            broker.kill()
+        broker.close()
