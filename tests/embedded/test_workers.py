@@ -11,8 +11,8 @@ from queue import Queue as Inbox
 import pytest
 
 import holtmq
-
-WAIT_S = 60
+from tests.deadline import PATIENCE_S as WAIT_S
+from tests.deadline import eventually
 
 
 @pytest.fixture(params=["file", "memory"])
@@ -140,6 +140,14 @@ def test_several_callbacks_run_at_once(live: holtmq.EmbeddedBroker) -> None:
     assert all(done.acquire(timeout=WAIT_S) for _ in range(3))
 
 
+def is_closing(consumer: holtmq.CallbackConsumer) -> bool:
+    try:
+        consumer.on_message("no such key", print)
+    except holtmq.StoreClosedError:
+        return True
+    return False
+
+
 def test_closing_lets_a_running_callback_finish(live: holtmq.EmbeddedBroker) -> None:
     started, may_end = threading.Event(), threading.Event()
 
@@ -153,6 +161,7 @@ def test_closing_lets_a_running_callback_finish(live: holtmq.EmbeddedBroker) -> 
     assert started.wait(WAIT_S)
     closing = threading.Thread(target=consumer.close)
     closing.start()
+    eventually(lambda: is_closing(consumer), "the consumer being told to stop")
     may_end.set()
     closing.join(WAIT_S)
     assert not closing.is_alive()
