@@ -358,5 +358,14 @@ def raw_socket(port: int) -> Iterator[socket.socket]:
         yield connection
 
 
+def is_closed(connection: socket.socket, sent: bytes = b"") -> bool:
+    """Send some bytes. Return whether the broker closes the socket without an answer, perhaps before they are sent."""
+    try:
+        connection.sendall(sent)
+        return connection.recv(1) == b""
+    except (ConnectionResetError, BrokenPipeError):
+        return True
+
+
 def heartbeat(channel: int = 0) -> bytes:
     return frame(HEARTBEAT, channel, b"")

@@ -21,7 +21,7 @@ from holtmq.listener import Listener
 from holtmq.server.descriptors import DescriptorShares
 from holtmq.server.run import running
 from holtmq.testing import running_broker
-from tests.amqp_client import Amqp, raw_socket
+from tests.amqp_client import Amqp, is_closed, raw_socket
 from tests.management.http import Http
 
 
@@ -144,15 +144,7 @@ def test_a_handshake_must_end_in_time(tls: tuple[dict[str, Any], ssl.SSLContext]
     with running(Config(**settings, handshake_timeout_s=0.1)) as server:
         for port in ports_of(server.addresses):
             with raw_socket(port) as connection:
-                connection.sendall(b"\x16\x03\x01")
-                assert is_closed(connection)
-
-
-def is_closed(connection: socket.socket) -> bool:
-    try:
-        return connection.recv(1) == b""
-    except ConnectionResetError:
-        return True
+                assert is_closed(connection, b"\x16\x03\x01")
 
 
 def test_clients_that_do_not_log_in_make_room_for_others() -> None:
