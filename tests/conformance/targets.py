@@ -14,8 +14,7 @@ from holtmq.errors import AmqpError
 from holtmq.table import to_plain
 from tests.conformance.naive import NaiveBroker, RefusedError
 from tests.conformance.table import Action, Bind, DeleteExchange, DeleteQueue, Outcome, Publish, Scenario, Unbind
-
-TIMEOUT_S = 10
+from tests.deadline import PATIENCE_S
 
 
 class Target(ABC):
@@ -142,7 +141,7 @@ class AmqpTarget(Target):
             return int(error.reply_code)
 
     def _connect(self) -> None:
-        timeouts = {"read_timeout": TIMEOUT_S, "write_timeout": TIMEOUT_S}
+        timeouts = {"read_timeout": PATIENCE_S, "write_timeout": PATIENCE_S}
         self._connection = amqp.Connection(f"127.0.0.1:{self._amqp_port}", confirm_publish=True, **timeouts)
         self._connection.connect()
         self._channel = self._connection.channel()

@@ -6,6 +6,7 @@ import asyncio
 from pathlib import Path
 
 import holtmq
+from tests.deadline import PATIENCE_S
 
 
 def test_the_whole_way_of_a_message(tmp_path: Path) -> None:
@@ -32,7 +33,7 @@ def test_the_loop_goes_on_while_a_pop_waits(tmp_path: Path) -> None:
     async def main() -> None:
         async with holtmq.aio.open(tmp_path / "shop.db", durability="off") as mq:
             queue = await mq.queue("q")
-            waiting = asyncio.create_task(queue.pop("k", wait_s=20))
+            waiting = asyncio.create_task(queue.pop("k", wait_s=PATIENCE_S))
             assert await queue.size() == 0  # answered while the pop waits
             assert not waiting.done()
             await queue.put("m", "k")
@@ -64,13 +65,13 @@ def test_a_cancelled_pop_loses_nothing(tmp_path: Path) -> None:
     async def main() -> None:
         async with holtmq.aio.open(tmp_path / "shop.db", durability="off") as mq:
             queue = await mq.queue("q")
-            waiting = asyncio.create_task(queue.pop(wait_s=20))
+            waiting = asyncio.create_task(queue.pop(wait_s=PATIENCE_S))
             assert await queue.size() == 0  # the pop began before this call
             waiting.cancel()
             await asyncio.gather(waiting, return_exceptions=True)
             assert waiting.cancelled()
             await queue.put("m")
-            message = await queue.pop(wait_s=20)
+            message = await queue.pop(wait_s=PATIENCE_S)
             assert message is not None
             assert message.text == "m"
 

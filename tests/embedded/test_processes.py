@@ -228,7 +228,7 @@ def test_a_pop_is_woken_by_another_process(tmp_path: Path) -> None:
     with holtmq.open(path) as mq:
         queue = mq.queue("q")
         got: list[holtmq.Message | None] = []
-        waiting = threading.Thread(target=lambda: got.append(queue.pop("k.*", wait_s=20)))
+        waiting = threading.Thread(target=lambda: got.append(queue.pop("k.*", wait_s=PATIENCE_S)))
         waiting.start()
 
         def put_one(pipe: int) -> None:
@@ -236,7 +236,7 @@ def test_a_pop_is_woken_by_another_process(tmp_path: Path) -> None:
                 other.queue("q").put("hello", "k.l")
 
         in_child(put_one)
-        waiting.join(20)
+        waiting.join()
         assert got[0] is not None
         assert got[0].text == "hello"
 

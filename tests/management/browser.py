@@ -7,9 +7,10 @@ from contextlib import contextmanager
 
 from playwright.sync_api import Browser, Page, expect, sync_playwright
 
+from tests.deadline import PATIENCE_S
 from tests.peers.peer import CHROMIUM
 
-TIMEOUT_MS = 30_000
+TIMEOUT_MS = 1000 * PATIENCE_S
 
 
 @contextmanager

@@ -78,7 +78,7 @@ def blocked_node(node: Node, monkeypatch: pytest.MonkeyPatch) -> Iterator[Node]:
         channel.declare("stored", durable=True)
         monkeypatch.setattr(SqliteDatabase, "begin", begin)
         channel.publish("", "stored", b"x", delivery_mode=2)
-        assert isinstance(amqp.next_event(0, 20).method, wire.ConnectionBlocked)
+        assert isinstance(amqp.next_event(0).method, wire.ConnectionBlocked)
         yield node
         monkeypatch.undo()
-        assert isinstance(amqp.next_event(0, 20).method, wire.ConnectionUnblocked)
+        assert isinstance(amqp.next_event(0).method, wire.ConnectionUnblocked)

@@ -82,7 +82,7 @@ def traffic(node: Node) -> Iterator[None]:
     thread.start()
     yield
     is_over.set()
-    thread.join(10)
+    thread.join()
 
 
 @pytest.fixture

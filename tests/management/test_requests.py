@@ -69,10 +69,8 @@ def test_malformed_requests_are_refused_with_a_reason(
 
 
 def test_a_body_that_is_too_large_is_refused_before_it_is_read(node: Node) -> None:
-    host, port = node.http.base.removeprefix("http://").split(":")
-    with socket.create_connection((host, int(port)), 10) as connection:
-        login = base64.b64encode(b"guest:guest").decode()
-        head = f"PUT /api/queues/%2F/q HTTP/1.1\r\nHost: {host}:{port}\r\nAuthorization: Basic {login}\r\n"
+    with raw_socket(int(node.http.base.rsplit(":", 1)[1])) as connection:
+        head = f"PUT /api/queues/%2F/q HTTP/1.1\r\nHost: localhost\r\n{LOGIN}\r\n"
         connection.sendall(f"{head}Content-Length: 999999999999\r\n\r\n".encode())
         assert connection.recv(100).startswith(b"HTTP/1.1 413")
 

@@ -14,7 +14,7 @@ from holtmq.testing import TestBroker
 from holtmq.wire import methods as wire
 from holtmq.wire.frames import PROTOCOL_HEADER, method_frame
 from holtmq.wire.methods import METHODS, Method
-from tests.amqp_client import Amqp, ClosedError
+from tests.amqp_client import Amqp, ClosedError, raw_socket
 from tests.deadline import last_seen
 from tests.protocol.test_connection import handshake, publish
 
@@ -61,7 +61,7 @@ def test_mutated_sessions(broker: TestBroker) -> None:
         channel.declare("witness")
         for _ in range(ROUNDS):
             data = mutated(capture(), chance)
-            with socket.create_connection(("127.0.0.1", broker.port), 10) as connection, suppress(OSError):
+            with raw_socket(broker.port) as connection, suppress(OSError):
                 connection.sendall(data)
                 connection.shutdown(socket.SHUT_WR)
                 while connection.recv(65536):
