@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from holtmq.wire import methods as wire
+from tests.amqp_client import ClosedError
 from tests.conformance.behaviour.rule import Scene, closing, rule
 from tests.deadline import eventually, last_seen
 
@@ -76,8 +77,18 @@ def queue_expires(scene: Scene) -> object:
 @rule(SECTION, "a queue with a consumer does not expire", [b"still here"])
 def used_queue_stays(scene: Scene) -> object:
     channel, used, unused = scene.channel(), scene.queue(), scene.queue()
-    channel.declare(used, expires=50)
-    channel.consume(used, no_ack=True)
+
+    def is_used() -> bool:
+        """Declare the queue and consume from it, unless it has expired between the two."""
+        channel.declare(used, expires=50)
+        try:
+            channel.consume(used, no_ack=True)
+        except ClosedError:
+            channel.reopen()
+            return False
+        return True
+
+    eventually(is_used, "a consumer before the queue expires")
     channel.declare(unused, expires=50)
     _wait_until_deleted(scene, unused)
     channel.publish("", used, b"still here")
