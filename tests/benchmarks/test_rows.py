@@ -14,6 +14,7 @@ from benchmarks.brokers import Broker, HoltMQ, running
 from benchmarks.results import Results
 from benchmarks.rows import ACKED, CPU, RECEIVED, SENT, LoadRow, Row, rows, scaled
 from holtmq.bench import Load, run_load
+from tests.deadline import PATIENCE_S
 
 TINY = 0.0002
 SHARED = [row for row in rows() if not row.needs_fresh_broker]
@@ -59,7 +60,7 @@ def test_all_messages_are_received_when_consumers_are_late_stall_or_requeue(brok
         replace(ACKED, queues=3, is_split=True, producers=2, consumers=2),
         replace(ACKED, size=300_000, messages=20),
     ):
-        result = run_load(broker.address, replace(load, messages=load.messages or 5000, time_s=30))
+        result = run_load(broker.address, replace(load, messages=load.messages or 5000, time_s=PATIENCE_S))
         assert result.received == result.sent == (load.messages or 5000)
 
 

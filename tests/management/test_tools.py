@@ -86,9 +86,8 @@ def test_rabbitmqadmin_publishes_gets_and_purges(node: Node) -> None:
 @pytest.mark.peer(RABBITMQADMIN)
 def test_rabbitmqadmin_shows_closes_exports_and_imports(node: Node, tmp_path: Path) -> None:
     assert "3.13.0" in rabbitmqadmin(node, "show", "overview")
-    with node.connect() as amqp:
-        amqp.channel().declare("q", durable=True)
     amqp = node.connect()
+    amqp.channel().declare("q", durable=True)
     (connection,) = listed(node, "connections", "name")
     rabbitmqadmin(node, "close", "connection", f"name={connection['name']}")
     amqp.drop()
