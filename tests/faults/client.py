@@ -41,7 +41,12 @@ class Client:
         self.socket = socket.create_connection(("127.0.0.1", port), PATIENCE_S)
         self.socket.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
         self.socket.setblocking(False)
+        deadline = time.monotonic() + PATIENCE_S
         while not self._protocol.is_open:
+            if time.monotonic() > deadline:
+                raise ViolationError(f"{name} waited {PATIENCE_S:g} s for its connection to open")
+            if self.is_lost:
+                raise ConnectionResetError(f"{name} lost its connection before it was open")
             self.exchange()
             self.wait()
         self.call(wire.ChannelOpen(), wire.ChannelOpenOk)
