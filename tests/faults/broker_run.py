@@ -17,6 +17,7 @@ from holtmq.wire import methods as wire
 from tests.deadline import PATIENCE_S
 from tests.faults.client import SYNC_QUEUE, Auditor, Client, Consumer, Publisher, TransactionPublisher
 from tests.faults.ledger import Ledger, LostError, ViolationError
+from tests.faults.schedule import scheduled
 from tests.faults.shim import Shim
 from tests.server.process import BrokerProcess
 
@@ -96,7 +97,7 @@ class BrokerRun:
     def round(self, number: int, faults: Sequence[Fault]) -> None:
         """Run some traffic with a fault in it, let everything settle, and audit."""
         rng = random.Random(f"{self.seed}.{number}")
-        fault = rng.choice(faults)
+        fault = scheduled(faults, self.seed, number)
         try:
             self.shim.set_sync_time(rng.choice((0, 0, 1, 10)))
             self.connect(rng)

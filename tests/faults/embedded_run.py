@@ -21,6 +21,7 @@ from tests.deadline import PATIENCE_S
 from tests.embedded.test_processes import assert_sound
 from tests.faults.embedded_worker import QUEUES
 from tests.faults.ledger import Found, Ledger, Mark, ViolationError
+from tests.faults.schedule import scheduled
 from tests.faults.shim import Shim
 
 ROOT = Path(__file__).parents[2]
@@ -100,7 +101,7 @@ class EmbeddedRun:
 
     def round(self, number: int, faults: Sequence[EmbeddedFault]) -> None:
         rng = random.Random(f"{self.seed}.{number}")
-        fault = rng.choice(faults)
+        fault = scheduled(faults, self.seed, number)
         try:
             self.shim.set_sync_time(rng.choice((0, 0, 1)))
             self._start(rng, rng.randint(1, 3))

@@ -9,7 +9,7 @@ import pytest
 from tests.faults.broker_faults import QUICK, terminate
 from tests.faults.campaign import broker_rounds
 
-ROUNDS = 30
+ROUNDS = len(QUICK)
 
 
 @pytest.mark.parametrize("seed", range(3))
