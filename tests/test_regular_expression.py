@@ -11,7 +11,7 @@ from holtmq.errors import DefinitionsError, InvalidValueError
 from holtmq.regular_expression import RegularExpression, escape, stored_expression
 from holtmq.routing import Router
 from holtmq.topology import Binding, Exchange, Policy, Queue, Registry, Topology
-from tests.peers.rabbitmq import RabbitMQ
+from tests.peers.rabbitmq import RabbitMQ, binary
 
 SAME = [
     ("b", "abc", True),
@@ -48,15 +48,11 @@ def test_an_expression_sees_characters_and_the_true_end_of_a_name(expression: st
 
 @pytest.mark.rabbitmq
 def test_rabbitmq_matches_as_we_say(rabbitmq: RabbitMQ) -> None:
-    pairs = ",".join(f"{{{_binary(expression)},{_binary(text)}}}" for expression, text, _ in SAME + OPPOSITE)
-    run = f"[re:run(Name, Pattern, [{{capture, none}}]) =:= match || {{Pattern, Name}} <- [{pairs}]]."  # as RabbitMQ does
-    found = rabbitmq.ctl("eval", run).strip().strip("[]").split(",")
+    pairs = ",".join(f"{{{binary(expression)},{binary(text)}}}" for expression, text, _ in SAME + OPPOSITE)
+    run = f"[re:run(Name, Pattern, [{{capture, none}}]) =:= match || {{Pattern, Name}} <- [{pairs}]]"  # as RabbitMQ does
+    found = rabbitmq.evaluate(run).strip("[]").split(",")
     expected = [is_found for *_, is_found in SAME] + [not is_found for *_, is_found in OPPOSITE]
     assert [each.strip() == "true" for each in found] == expected
-
-
-def _binary(text: str) -> str:
-    return f"<<{','.join(map(str, text.encode()))}>>"
 
 
 @pytest.mark.parametrize(

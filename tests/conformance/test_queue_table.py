@@ -21,7 +21,7 @@ from tests.conformance.queue_targets import (
     WireQueueTarget,
 )
 from tests.deadline import last_seen
-from tests.peers.rabbitmq import RabbitMQ
+from tests.peers.rabbitmq import RabbitMQ, binary
 
 SCENARIOS = load_queue_scenarios()
 by_rule = pytest.mark.parametrize("scenario", SCENARIOS, ids=lambda scenario: scenario.rule)
@@ -72,10 +72,11 @@ def test_the_broker_behaves_so_over_the_wire(scenario: QueueScenario) -> None:
 @over_the_wire(is_asked=lambda scenario: scenario.unanswerable is None)
 def test_rabbitmq_behaves_so(rabbitmq: RabbitMQ, scenario: QueueScenario) -> None:
     def set_policy(name: str, pattern: str, definition: Mapping[str, Any]) -> None:
-        rabbitmq.ctl("set_policy", name, pattern, json.dumps(definition), "--apply-to", "queues")
+        words = [binary(word) for word in ("/", name, pattern, json.dumps(definition), "0", "queues", "guest")]
+        rabbitmq.evaluate(f"ok = rabbit_policy:parse_set({', '.join(words)})")
 
     def clear_policy(name: str) -> None:
-        rabbitmq.ctl("clear_policy", name)
+        rabbitmq.evaluate(f"ok = rabbit_policy:delete({binary('/')}, {binary(name)}, {binary('guest')})")
 
     played(Player(WireQueueTarget(rabbitmq.amqp_port, set_policy, clear_policy), patiently), scenario, of_rabbitmq)
 

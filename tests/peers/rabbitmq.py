@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import subprocess
 import tempfile
 from collections.abc import Iterator, Sequence
@@ -46,6 +47,33 @@ class RabbitMQ:
         if done.returncode:
             raise RuntimeError(f"rabbitmqctl {' '.join(arguments)}: {done.stderr.strip() or done.stdout.strip()}")
         return done.stdout
+
+    def evaluate(self, *expressions: str) -> str:
+        """Evaluate Erlang expressions in the node, and return the value of the last one.
+
+        This takes some milliseconds. `ctl` starts an Erlang of its own, which takes a second.
+        """
+        done = subprocess.run(
+            ["erl_call", "-n", self.environment["RABBITMQ_NODENAME"], "-c", self._cookie, "-e"],
+            input=f"{', '.join(expressions)}.\n",
+            env=self.environment,
+            capture_output=True,
+            text=True,
+            timeout=START_TIMEOUT_S,
+        )
+        found = re.fullmatch(r"\{ok, (.*)\}", done.stdout, re.DOTALL)
+        if found is None:
+            raise RuntimeError(f"erl_call: {done.stderr.strip() or done.stdout.strip()}\n{expressions}")
+        return found[1]
+
+    @property
+    def _cookie(self) -> str:
+        return (Path(self.environment["HOME"]) / ".erlang.cookie").read_text()
+
+
+def binary(text: str) -> str:
+    """Return a text as an Erlang binary."""
+    return f"<<{','.join(map(str, text.encode()))}>>"
 
 
 @contextmanager

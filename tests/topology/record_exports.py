@@ -13,7 +13,7 @@ from pathlib import Path
 
 import amqp
 
-from tests.peers.rabbitmq import RabbitMQ, running_rabbitmq
+from tests.peers.rabbitmq import RabbitMQ, binary, running_rabbitmq
 
 FOLDER = Path(__file__).with_name("exports")
 ARGUMENTS_OF_EVERY_TYPE = {
@@ -38,18 +38,21 @@ ARGUMENTS_OF_EVERY_TYPE = {
 @contextmanager
 def furnished(rabbitmq: RabbitMQ) -> Iterator[None]:
     """Two vhosts, users, policies, parameters, and a topology with arguments of every type and an exclusive queue."""
-    rabbitmq.ctl("add_vhost", "shop")
-    rabbitmq.ctl("add_user", "anna", "secret")
-    rabbitmq.ctl("set_user_tags", "anna", "monitoring", "policymaker")
-    rabbitmq.ctl("set_permissions", "-p", "shop", "guest", ".*", ".*", ".*")
-    rabbitmq.ctl("set_permissions", "-p", "shop", "anna", "^$", "^(orders|amq\\.).*", ".*")
-    rabbitmq.ctl("set_topic_permissions", "-p", "shop", "anna", "amq.topic", "^a", "^b.*")
+    users, policies = "rabbit_auth_backend_internal", "rabbit_policy"
     alternate, length = '{"alternate-exchange": "unclaimed"}', '{"max-length": 1000, "overflow": "reject-publish"}'
-    rabbitmq.ctl("set_policy", "-p", "shop", "--apply-to", "exchanges", "--priority", "5", "catch", "^ord", alternate)
-    rabbitmq.ctl("set_policy", "-p", "shop", "--apply-to", "queues", "limit", ".*", length)
-    rabbitmq.ctl("set_operator_policy", "-p", "shop", "cap", ".*", '{"message-ttl": 60000}')
-    rabbitmq.ctl("set_global_parameter", "cluster_note", '{"by": "test", "n": [1, 2.5]}')
-    rabbitmq.ctl("set_vhost_limits", "-p", "shop", '{"max-queues": 500}')
+    rabbitmq.evaluate(
+        _call("rabbit_vhost:add", "shop", "", ""),
+        _call(f"{users}:add_user", "anna", "secret"),
+        f"ok = {users}:set_tags({binary('anna')}, [monitoring, policymaker], {binary('guest')})",
+        _call(f"{users}:set_permissions", "guest", "shop", ".*", ".*", ".*"),
+        _call(f"{users}:set_permissions", "anna", "shop", "^$", "^(orders|amq\\.).*", ".*"),
+        _call(f"{users}:set_topic_permissions", "anna", "shop", "amq.topic", "^a", "^b.*"),
+        _call(f"{policies}:parse_set", "shop", "catch", "^ord", alternate, "5", "exchanges"),
+        _call(f"{policies}:parse_set", "shop", "limit", ".*", length, "0", "queues"),
+        _call(f"{policies}:parse_set_op", "shop", "cap", ".*", '{"message-ttl": 60000}', "0", "all"),
+        _call("rabbit_runtime_parameters:parse_set_global", "cluster_note", '{"by": "test", "n": [1, 2.5]}'),
+        _call("rabbit_vhost_limit:parse_set", "shop", '{"max-queues": 500}'),
+    )
     with ExitStack() as connections:
         for vhost in ("/", "shop"):
             connection = amqp.Connection(f"127.0.0.1:{rabbitmq.amqp_port}", virtual_host=vhost)
@@ -57,6 +60,11 @@ def furnished(rabbitmq: RabbitMQ) -> Iterator[None]:
             connections.callback(connection.close)
             _declare(connection.channel())
         yield
+
+
+def _call(function: str, *words: str) -> str:
+    """Return a call of an Erlang function that must succeed. Its last argument is the user who makes the change."""
+    return f"ok = {function}({', '.join(map(binary, (*words, 'guest')))})"
 
 
 def _declare(channel: amqp.Channel) -> None:

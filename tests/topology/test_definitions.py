@@ -13,7 +13,7 @@ from hypothesis import given
 
 from holtmq import Binding, DefinitionsError, Exchange, Queue, Router, Topology
 from holtmq.table import FieldValue
-from tests.peers.rabbitmq import RabbitMQ
+from tests.peers.rabbitmq import RabbitMQ, binary
 from tests.test_table import fields
 from tests.topology.record_exports import FOLDER, furnished
 
@@ -181,8 +181,7 @@ def test_rabbitmq_takes_what_we_export_and_exports_it_again(own_rabbitmq: Rabbit
     ours["bindings"] = [b for b in ours["bindings"] if b["destination"] != "mine"]  # of the exclusive queues, now gone
     ours["parameters"] = ours["global_parameters"] = []  # rabbitmqctl 3.10.8 writes these so that it can't read them
     (tmp_path / "ours.json").write_text(json.dumps(ours))
-    for vhost in exported.vhosts:
-        own_rabbitmq.ctl("delete_vhost", vhost)
+    own_rabbitmq.evaluate(*(f"ok = rabbit_vhost:delete({binary(vhost)}, {binary('guest')})" for vhost in exported.vhosts))
     own_rabbitmq.ctl("import_definitions", str(tmp_path / "ours.json"))
     again = Topology.from_definitions(json.loads(own_rabbitmq.ctl("export_definitions", "-")))
     expected = Topology.from_definitions(ours)
