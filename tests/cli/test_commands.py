@@ -1,22 +1,34 @@
-"""The holtmq command, run in a process of its own."""
+"""The holtmq command."""
 
 from __future__ import annotations
 
+import io
 import json
 import subprocess
 import sys
+from contextlib import redirect_stderr, redirect_stdout
 from pathlib import Path
 
 import pytest
 
 from holtmq import open as open_file
 from holtmq.cli.demo_command import shop
+from holtmq.cli.main import main
 from holtmq.testing import TestBroker
+from tests.deadline import PATIENCE_S
 from tests.topology.record_exports import FOLDER
 
 
 def holtmq(*arguments: str | Path) -> subprocess.CompletedProcess[str]:
-    return subprocess.run([sys.executable, "-m", "holtmq", *arguments], capture_output=True, text=True, timeout=120)
+    """Run the command in this process, which saves the time to start one."""
+    output, errors = io.StringIO(), io.StringIO()
+    with redirect_stdout(output), redirect_stderr(errors):
+        code = main([str(word) for word in arguments])
+    return subprocess.CompletedProcess(arguments, code, output.getvalue(), errors.getvalue())
+
+
+def holtmq_process(*arguments: str | Path) -> subprocess.CompletedProcess[str]:
+    return subprocess.run([sys.executable, "-m", "holtmq", *arguments], capture_output=True, text=True, timeout=2 * PATIENCE_S)
 
 
 @pytest.fixture
@@ -27,7 +39,7 @@ def file(tmp_path: Path) -> Path:
 
 
 def test_explain_prints_the_story(file: Path) -> None:
-    done = holtmq("explain", "orders", "orders.food", "--header", "vip=true", "--definitions", file)
+    done = holtmq_process("explain", "orders", "orders.food", "--header", "vip=true", "--definitions", file)
     assert (done.returncode, done.stderr) == (0, "")
     assert "3 queues: audit-log, food, vip-desk" in done.stdout
     assert "\x1b[" not in done.stdout
@@ -64,11 +76,13 @@ def test_check_takes_real_exports() -> None:
 
 def test_bench_loads_a_broker_and_tells_what_it_saw(holtmq_broker: TestBroker) -> None:
     uri = f"amqp://127.0.0.1:{holtmq_broker.port}"
-    done = holtmq("bench", "--amqp-url", uri, "-C", "2000", "-z", "20", "-q", "50", "-f", "persistent", "-c", "100", "--json")
+    done = holtmq_process(
+        "bench", "--amqp-url", uri, "-C", "2000", "-z", "20", "-q", "50", "-f", "persistent", "-c", "100", "--json"
+    )
     assert done.returncode == 0, done.stderr
     result = json.loads(done.stdout)
     assert (result["sent"], result["received"], result["refused"]) == (2000, 2000, 0)
-    timed = holtmq("bench", "--uri", uri, "-C", "200", "-r", "1000", "-x", "2", "-y", "2", "-s", "64")
+    timed = holtmq_process("bench", "--uri", uri, "-C", "200", "-r", "1000", "-x", "2", "-y", "2", "-s", "64")
     assert "latency   p50" in timed.stdout
 
 
@@ -82,7 +96,7 @@ def test_bench_loads_a_broker_and_tells_what_it_saw(holtmq_broker: TestBroker) -
     ],
 )
 def test_bench_without_a_broker_says_so(holtmq_broker: TestBroker, uri: str, expected: str) -> None:
-    done = holtmq("bench", "--amqp-url", uri.format(port=holtmq_broker.port), "-z", "1")
+    done = holtmq_process("bench", "--amqp-url", uri.format(port=holtmq_broker.port), "-z", "1")
     assert done.returncode == 1
     assert expected in done.stderr
     assert len(done.stderr.splitlines()) == 1
@@ -93,12 +107,12 @@ def test_bench_reads_its_url_and_password_from_the_environment(
 ) -> None:
     monkeypatch.setenv("HOLTMQ_AMQP_URL", f"amqp://guest@127.0.0.1:{holtmq_broker.port}")
     monkeypatch.setenv("HOLTMQ_PASSWORD", "wrong")
-    assert "ACCESS_REFUSED" in holtmq("bench", "-C", "1").stderr
+    assert "ACCESS_REFUSED" in holtmq_process("bench", "-C", "1").stderr
 
 
 def test_demo_runs_to_its_summary(tmp_path: Path) -> None:
     """Without Spark: all of it is run by .ci/run, which also looks at what it leaves."""
-    done = holtmq("demo", "--no-spark", "--folder", tmp_path)
+    done = holtmq_process("demo", "--no-spark", "--folder", tmp_path)
     assert (done.returncode, done.stderr) == (0, "")
     assert done.stdout.rstrip().splitlines()[-2].startswith("Summary: ")
 
@@ -133,6 +147,12 @@ def test_errors_are_one_line_on_stderr(file: Path, arguments: list[str], code: i
     assert done.stderr.startswith("holtmq: ")
     assert message in done.stderr
     assert done.stderr.count("\n") == 1
+
+
+def test_an_error_ends_the_process_with_a_code_and_one_line() -> None:
+    done = holtmq_process("explain", "x", "k", "--definitions", "/no/such/file")
+    assert (done.returncode, done.stdout) == (1, "")
+    assert done.stderr == "holtmq: /no/such/file: No such file or directory\n"
 
 
 @pytest.mark.parametrize(
