@@ -111,8 +111,7 @@ def screenshot(page: Page, name: str) -> None:
         page.screenshot(path=SCREENSHOTS / f"{name}.png")
 
 
-@pytest.mark.parametrize("is_dark", [False, True], ids=["light", "dark"])
-@pytest.mark.parametrize("width", [1280, 390])
+@pytest.mark.parametrize(("width", "is_dark"), [(1280, False), (390, True)], ids=["wide and light", "narrow and dark"])
 def test_every_page_shows_fits_and_is_accessible(browser: Browser, shop_node: Node, width: int, is_dark: bool) -> None:  # noqa: FBT001
     with open_page(browser, shop_node.http.base, width=width, is_dark=is_dark) as page:
         page.goto(shop_node.http.base)
