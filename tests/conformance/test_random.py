@@ -15,7 +15,7 @@ from tests.peers.rabbitmq import RabbitMQ
 
 
 @given(histories())
-@settings(max_examples=1000, deadline=None)
+@settings(max_examples=500, deadline=None)
 def test_router_agrees_with_the_naive_broker_at_every_step(history: list[Action]) -> None:
     router, naive = RouterTarget(), NaiveTarget()
     for action in history:

@@ -21,7 +21,7 @@ import holtmq
 from tests.deadline import PATIENCE_S
 from tests.embedded.killing import count_calls, die_at_call, moments
 
-ROUNDS = 200
+ROUNDS = 100
 
 
 def in_child(work: Callable[[int], None], *, kill_after: int | None = None) -> bytes:
@@ -287,7 +287,7 @@ def test_killed_while_the_file_is_made(tmp_path: Path) -> None:
     whole = tmp_path / "whole.db"
     *_, calls = numbers(in_child(lambda pipe: say(pipe, count_calls(lambda: make(whole, pipe)))))
     sizes = set()
-    for number in moments(calls, 60):
+    for number in moments(calls, 40):
         path = tmp_path / f"{number}.db"
         said = in_child(
             lambda pipe, path=path, number=number: die_at_call(number, lambda: make(path, pipe)),  # type: ignore[misc]

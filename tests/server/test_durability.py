@@ -18,7 +18,7 @@ from tests.amqp_client import Amqp, Channel, ClosedError
 from tests.deadline import eventually
 from tests.server.process import BrokerProcess, broker_process
 
-ROUNDS = 12
+ROUNDS = 6
 
 
 class Traffic:
