@@ -12,6 +12,7 @@ from holtmq.client.publisher import Outgoing, Publisher, PublishError
 from holtmq.errors import InvalidValueError
 from holtmq.testing import TestBroker
 from tests.amqp_client import Amqp, Channel
+from tests.deadline import eventually
 
 PLAIN = bytes(2)
 """Encoded properties, none of which is set."""
@@ -74,7 +75,7 @@ def test_refused_messages_are_resent_until_the_broker_accepts_them(broker: TestB
     channel.declare("q", max_length=2, overflow="reject-publish")
     publisher = Publisher(lambda: connect(broker), retries=50)
     publisher.publish(Outgoing("", "q", PLAIN, b"%d" % n) for n in range(3))
-    assert channel.get("q") is not None
+    eventually(lambda: channel.get("q"), "a message in the queue")
     publisher.flush()
     publisher.close()
     assert publisher.published.confirmed == 3
