@@ -42,5 +42,8 @@ def die_at_call(number: int, work: Callable[[], Any]) -> None:
 
 
 def moments(calls: int, count: int) -> list[int]:
-    """Return numbers of calls that are spread evenly over the work, the last call included."""
-    return sorted({max(1, calls * step // count) for step in range(1, count + 1)})
+    """Return numbers of calls that are spread evenly over the work, and one that never comes.
+
+    The number of calls differs a little from one process to the next, so that the last call may not be the last.
+    """
+    return [*sorted({max(1, calls * step // count) for step in range(1, count + 1)}), 2 * calls]

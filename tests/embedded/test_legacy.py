@@ -202,7 +202,7 @@ def test_killed_on_the_way_there_is_no_new_file_or_a_whole_one(miniq: Path, tmp_
     target = tmp_path / "new.db"
     calls = count_calls(lambda: holtmq.migrate(miniq, tmp_path / "whole.db"))
     completed = []
-    for number in moments(calls, 80):
+    for number in moments(calls, 40):
         child = os.fork()
         if child == 0:
             die_at_call(number, lambda: holtmq.migrate(miniq, target))
