@@ -233,18 +233,18 @@ def test_a_broker_that_is_killed_and_restarted_gets_all_messages(spark: SparkSes
     with broker_process(tmp_path / "broker.db") as broker:
         with Amqp(broker.port) as amqp:
             amqp.channel().declare("q", durable=True)
-        rows = spark.range(3000).selectExpr("'' as exchange", "'q' as routing_key", "cast(id as string) as body")
+        rows = spark.range(1500).selectExpr("'' as exchange", "'q' as routing_key", "cast(id as string) as body")
         with ThreadPoolExecutor() as pool:
             url = LiveBroker("holtmq", broker.port).url
-            job = pool.submit(publish, rows.coalesce(1), url=url, rate=1500, window=100)
-            wait_until(lambda: _count(broker.port, "q") > 300)
+            job = pool.submit(publish, rows.coalesce(1), url=url, rate=300, window=50)  # for five seconds
+            wait_until(lambda: _count(broker.port, "q") > 0)
             broker.kill()
             broker.start()
-            outcome = job.result(timeout=60)
-        assert outcome.confirmed == 3000
+            outcome = job.result(timeout=180)
+        assert outcome.confirmed == 1500
         assert outcome.retried > 0
         with Amqp(broker.port) as amqp:
-            assert {int(body) for body in amqp.channel().drain("q")} == set(range(3000))
+            assert {int(body) for body in amqp.channel().drain("q")} == set(range(1500))
 
 
 def _count(port: int, queue: str) -> int:

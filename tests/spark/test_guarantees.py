@@ -29,6 +29,7 @@ options = {"spool": folder + "/spool"} if ack == "spool" else {}
 rows = spark.readStream.format("amqp").options(url=url, queue="q", ack=ack, maxMessagesPerTrigger="250", **options).load()
 writer = rows.writeStream.format("parquet").option("checkpointLocation", folder + "/checkpoint").trigger(availableNow=True)
 writer.start(folder + "/out").awaitTermination()
+sys.stdin.read()
 """
 ARCHIVE = """
 import sys
@@ -36,14 +37,16 @@ from holtmq.spark import archive, session
 url, _, folder = sys.argv[1:]
 spark = session("local[2]", config={"spark.driver.memory": "1g"})
 archive(spark, "q", folder + "/out", checkpoint=folder + "/checkpoint", url=url, max_messages_per_trigger=250)
+sys.stdin.read()
 """
 
 
 @contextmanager
 def application(code: str, *arguments: str) -> Iterator[subprocess.Popen[str]]:
-    """Run a Spark application, with its Java and its workers, in a process group of its own."""
+    """Run a Spark application, with its Java and its workers, in a process group of its own. It ends with its input."""
+    pipe = subprocess.PIPE
     process = subprocess.Popen(
-        [sys.executable, "-c", code, *arguments], start_new_session=True, text=True, stderr=subprocess.PIPE
+        [sys.executable, "-c", code, *arguments], start_new_session=True, text=True, stdin=pipe, stderr=pipe
     )
     try:
         yield process
@@ -92,7 +95,7 @@ def test_an_application_that_is_killed_during_a_stream_loses_nothing(
     arguments = (f"amqp://127.0.0.1:{broker.port}", ack, str(tmp_path))
     with application(code, *arguments) as process:
         wait_until(lambda: len(numbers(tmp_path / "out")) >= 250 or process.poll() is not None, 180)
-        assert process.poll() is None, "the application ended before it could be killed"
+        assert process.poll() is None, "the application failed"
         os.killpg(process.pid, signal.SIGKILL)
     run(code, *arguments)
     found = numbers(tmp_path / "out")
