@@ -223,7 +223,7 @@ OPEN = ("arguments", "client_properties", "cluster_state", "listeners", "context
 def answers() -> Iterator[list[tuple[str, Answer, Answer]]]:
     with running_node() as node, running_rabbitmq("rabbitmq_management") as rabbitmq:
         peers = [(node.http, node.amqp_port), (Http(f"http://127.0.0.1:{rabbitmq.http_port}"), rabbitmq.amqp_port)]
-        connections = [pika.BlockingConnection(pika.ConnectionParameters(port=port)) for _, port in peers]
+        connections = [pika.BlockingConnection(pika.ConnectionParameters(port=port, heartbeat=0)) for _, port in peers]
         for connection in connections:
             channel = connection.channel()
             channel.queue_declare("held")
