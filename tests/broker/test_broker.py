@@ -252,7 +252,7 @@ def test_closing_a_session_requeues_its_unacknowledged_messages(bench: Bench) ->
     one.consume("q")
     bench.turn()
     other.consume("q")
-    one.channel.session.close()
+    complete(one.channel.session.close())
     bench.turn()
     assert [(message.body, again) for _, message, again in other.deliveries] == [(b"1", True), (b"2", True)]
 

@@ -53,7 +53,7 @@ def test_nothing_is_counted_twice_or_not_at_all(steps: list[str], arguments: dic
             case "purge":
                 queue.purge()
             case "reconnect":
-                client.channel.session.close()
+                complete(client.channel.session.close())
                 client = bench.client()
         bench.turn()
         assert queue.arrived == published

@@ -308,7 +308,7 @@ class BrokerQueueTarget:
         self._turn()
 
     def close(self) -> None:
-        self._session.close()
+        complete(self._session.close())
         self._broker.forget_delivered()
         self._turn()
         self._journal.close()

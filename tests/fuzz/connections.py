@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterable
 from contextlib import suppress
 from itertools import takewhile
@@ -73,9 +74,14 @@ def _received(pieces: Iterable[bytes]) -> tuple[object, ...]:
     state, output = connection.state, b"".join(connection.take_output())
     assert_is_well_formed(output, connection)
     assert len(output) <= MOST_OUTPUT + MOST_OUTPUT_PER_BYTE * size, "more output than the input accounts for"
+    left = list(connection.channels) if state < ConnectionState.CLOSING else []
+    closing = [number for number in left if connection.channels[number].is_closing]
     connection.lost()
     assert not connection.channels
-    assert _numbers(recorder, "open") == _numbers(recorder, "close")
+    opened, closed = Counter(_numbers(recorder, "open")), Counter(_numbers(recorder, "close"))
+    assert closed <= opened
+    if state < ConnectionState.CLOSING:
+        assert opened - closed == Counter(set(left) - set(closing)), "a channel was closed twice or not at all"
     return recorder.seen, state >= ConnectionState.CLOSING, _before_close(output)
 
 

@@ -14,6 +14,7 @@ from holtmq.broker.session import Session
 from holtmq.protocol.server_channel import ServerChannel
 from holtmq.protocol.server_connection import ConnectionState, ServerConnection
 from holtmq.server.dispatch import CALLS, carry_out, get_message
+from holtmq.steps import complete
 from holtmq.store.null_journal import NullJournal
 from holtmq.table import FieldValue
 from holtmq.wire import methods as wire
@@ -134,7 +135,7 @@ class BenchClient:
     def disconnect(self) -> None:
         self.connection.lost()
         if self.handler.session is not None:
-            self.handler.session.close()
+            complete(self.handler.session.close())
 
 
 def session(data: bytes) -> None:

@@ -18,6 +18,7 @@ from typing import Any
 
 from holtmq.accounts import Permission, TopicPermission, User
 from holtmq.broker.authorization import Authorization
+from holtmq.broker.chores import Chore, Chores
 from holtmq.broker.confirms import Confirms
 from holtmq.broker.containment import InternalErrors
 from holtmq.broker.lane import Lane
@@ -58,6 +59,7 @@ class Broker:
         self.authorization = Authorization()
         self.churn = Churn()
         self.internal_errors = InternalErrors()
+        self.chores = Chores(self.internal_errors)
         self.vhosts: dict[str, VirtualHost] = {}
         self.sessions: defaultdict[str, set[Session]] = defaultdict(set)
         """Open sessions, by the name of their user."""
@@ -98,6 +100,8 @@ class Broker:
         self._released_to = 0
         self._cannot_release = False
         self._timers: list[tuple[int, int, MessageQueue]] = []
+        self._timing = Chore("handling timers", "all queues", self._handle_timers)
+        self._timing.is_done = True
         self._numbers = count(1)
 
     def next_number(self) -> int:
@@ -124,7 +128,7 @@ class Broker:
         return vhost
 
     def remove_vhost(self, name: str) -> Steps[None]:
-        """Remove a vhost, whose connections must be closed before. The returned steps delete its contents.
+        """Remove a vhost. The returned steps delete its contents; its connections must be closed before the first.
 
         Nobody can enter the vhost from now on. Its name is free again after the last step.
         """
@@ -155,7 +159,7 @@ class Broker:
         self.authorization.users[user.name] = user
         self.journal.set_user(user)
         if known is not None:
-            enforce_rights(self, user.name)
+            self._enforce_rights(user.name)
 
     def remove_user(self, name: str) -> None:
         self.authorization.user(name)
@@ -208,7 +212,10 @@ class Broker:
     def _rights_changed(self, user: str) -> None:
         for vhost in self.vhosts.values():
             vhost.generation += 1
-        enforce_rights(self, user)
+        self._enforce_rights(user)
+
+    def _enforce_rights(self, user: str) -> None:
+        self.chores.add("enforcing the rights of a user", f"user {user!r}", lambda: enforce_rights(self, user))
 
     def open_session(self, user: User, vhost_name: str) -> Session:
         vhost = self.vhosts.get(vhost_name)
@@ -224,10 +231,15 @@ class Broker:
         self.last_id = max(self.last_id, now_ms << ID_CLOCK_BITS)
         if self._next_due is not None and self._next_due <= now_ms:
             self._release_due()
-        while self._timers and self._timers[0][0] <= now_ms:
+        if self._timers and self._timers[0][0] <= now_ms and self._timing.is_done:
+            self._timing = self.chores.add("handling timers", "all queues", self._handle_timers)
+
+    def _handle_timers(self) -> Steps[None]:
+        while self._timers and self._timers[0][0] <= self.now_ms:
             _, _, queue = heapq.heappop(self._timers)
             if not queue.is_deleted:
                 self._on_time(queue)
+            yield
 
     def end(self) -> None:
         """Finish a turn: deliver messages to consumers, and confirm published ones."""

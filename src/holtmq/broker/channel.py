@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, NamedTuple, TypeAlias
 from holtmq.broker.confirms import Confirms
 from holtmq.broker.consumer import Consumer
 from holtmq.broker.declarer import Declarer
-from holtmq.broker.ports import Outlet
+from holtmq.broker.ports import NoOutlet, Outlet
 from holtmq.broker.publication import Destination, Publication
 from holtmq.broker.queue import MessageQueue
 from holtmq.broker.queued_message import QueuedMessage
@@ -25,6 +25,7 @@ from holtmq.errors import (
 from holtmq.queueing.terms import parse_expiration
 from holtmq.routing.route import Entry
 from holtmq.routing.router import routing_keys
+from holtmq.steps import Steps
 from holtmq.table import FieldValue, describe
 from holtmq.wire.content import Content, Properties, encode_properties
 from holtmq.wire.tables import join_table, split_table
@@ -35,6 +36,7 @@ if TYPE_CHECKING:
 
 Delivery: TypeAlias = tuple[QueuedMessage, MessageQueue, Consumer | None]
 """An unacknowledged message: without a consumer if it was fetched by `get`."""
+NOWHERE = NoOutlet()
 
 
 class Fetched(NamedTuple):
@@ -79,6 +81,8 @@ class Channel:
         """The prefetch of consumers added from now on; 0 means unlimited."""
         self.transaction: Transaction | None = None
         self._reply: ReplyDestination | None = None
+        self._is_counted = False
+        """Whether the vhost has the counters of this channel, which is closed."""
         self._generation = -1
         """The vhost's generation in which the following was found."""
         self._accesses: dict[str, ExchangeAccess] = {}
@@ -494,23 +498,32 @@ class Channel:
             raise PreconditionFailedError("channel is not transactional: expected tx.select before")
         return self.transaction
 
-    def close(self) -> None:
-        """Cancel all consumers and requeue all unacknowledged messages."""
-        contain = self.broker.internal_errors.contain
+    def shut(self) -> None:
+        """Send nothing more to the client."""
+        self.outlet = self.confirms.outlet = NOWHERE
+
+    def close(self) -> Steps[None]:
+        """Cancel all consumers and requeue all unacknowledged messages, oldest first, whatever fails on the way."""
+        errors = self.broker.internal_errors
         if self.transaction is not None:
             self.roll_back()
         for tag in list(self.consumers):
-            with contain("cancelling a consumer", f"consumer {tag!r}"):
+            with errors.contain("cancelling a consumer", f"consumer {tag!r}"):
                 self.cancel(tag)
-        unsettled, self.unsettled = self.unsettled, {}
-        for delivery in unsettled.values():
+            yield
+        self.unsettled = dict(reversed(self.unsettled.items()))
+        while self.unsettled:  # a message leaves it when it is requeued: those in it still count as unacknowledged
+            _, delivery = self.unsettled.popitem()
             try:
                 self._settle_one(delivery, MessageQueue.take_back)
             except Exception:  # noqa: BLE001  # contained: it is reported
-                self.broker.internal_errors.report("requeueing a message", f"queue {delivery[1].name!r}")
+                errors.report("requeueing a message", f"queue {delivery[1].name!r}")
+            yield
         if self._reply is not None:
             self.vhost.replies.pop(self._reply.name, None)
-        self.vhost.count_closed(self)
+        if not self._is_counted:
+            self._is_counted = True
+            self.vhost.count_closed(self)
 
 
 def _unknown(tag: int) -> PreconditionFailedError:

@@ -66,7 +66,7 @@ class Declarer:
         if is_named_by_server:
             name = f"amq.gen-{secrets.token_urlsafe(16)}"
         self._session.require("configure", "queue", name)
-        existing = self._vhost.queues.get(name)
+        existing = self._vhost.find(name)
         if existing is not None:
             self._require_access(existing)
             if existing.declared.exclusive != is_exclusive:
@@ -97,7 +97,7 @@ class Declarer:
         """Delete a queue and return the number of messages that were in it."""
         name = self._name(name)
         self._session.require("configure", "queue", name)
-        queue = self._vhost.queues.get(name)
+        queue = self._vhost.find(name)
         if queue is None:
             return 0
         self._require_access(queue)
@@ -144,7 +144,7 @@ class Declarer:
         if not queue and not routing_key:
             routing_key = name
         binding = self._binding("queue", name, exchange, routing_key, arguments)
-        existing = self._vhost.queues.get(name)
+        existing = self._vhost.find(name)
         if existing is not None:
             self._require_access(existing)
         return binding

@@ -50,6 +50,21 @@ class Outlet(Protocol):
         """Close the connection when the turn ends, because of an internal error. Deliver nothing more to it."""
 
 
+class NoOutlet:
+    """The outlet of a channel that is closed: whatever is sent there is dropped."""
+
+    is_writable = False
+
+    def deliver(
+        self, consumer: Consumer, first_tag: int, messages: Sequence[QueuedMessage], redelivered: Collection[int]
+    ) -> None: ...
+    def confirm(self, tag: int, *, multiple: bool) -> None: ...
+    def refuse(self, tag: int) -> None: ...
+    def give_back(self, message: QueuedMessage) -> None: ...
+    def cancel(self, consumer: Consumer) -> None: ...
+    def fail(self) -> None: ...
+
+
 class QueueHost(Protocol):
     """What a queue needs of its vhost."""
 
@@ -103,8 +118,8 @@ class QueueHost(Protocol):
     def bury(self, message: QueuedMessage, queue: MessageQueue, reason: DeathReason) -> None:
         """Dead-letter a message if the queue has a dead-letter exchange."""
 
-    def delete_queue(self, queue: MessageQueue) -> int:
-        """Delete a queue and return the number of ready messages that were in it."""
+    def doom(self, queue: MessageQueue) -> None:
+        """Delete a queue, now or soon. From now on nobody finds it."""
 
     def unsettled(self, queue: MessageQueue) -> Sequence[QueuedMessage]:
         """Return the queue's unacknowledged messages."""

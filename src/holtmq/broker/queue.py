@@ -66,6 +66,8 @@ class MessageQueue:
         self.is_suspended = False
         """Whether an internal error has stopped deliveries until the next attempt."""
         self.is_deleted = False
+        self.must_go = False
+        """Whether the queue is deleted as soon as possible: it has expired, or lost its last consumer."""
         self._host = host
         self._journal = host.journal
         self._is_durable = declared.outlives_broker
@@ -163,6 +165,11 @@ class MessageQueue:
         """Whether many messages wait although consumers are busy."""
         is_long = len(self._lanes[-1]) > CROWD_MESSAGES or self.message_bytes > CROWD_BYTES
         return is_long and self._host.now_ms < self._busy_until
+
+    @property
+    def is_doomed(self) -> bool:
+        """Whether the queue only waits to be deleted. Whoever looks for it must not find it."""
+        return self.must_go or (self.owner is not None and self.owner.is_closed)
 
     def uncounted_memory(self) -> int:
         """Return by how many bytes the memory for messages has grown since the previous call."""
@@ -558,7 +565,7 @@ class MessageQueue:
         if self.consumers:
             self._host.wake(self)  # another consumer may become the single active one
         elif self.declared.auto_delete:
-            self._host.delete_queue(self)
+            self._host.doom(self)
 
     def use(self) -> None:
         """Restart the idle time after which the queue expires."""
@@ -622,7 +629,7 @@ class MessageQueue:
         if self._is_use_watched and self._used_at + (self.rules.expires_ms or 0) <= now:
             self._is_use_watched = False
             if self.rules.expires_ms is not None and not self.consumers:
-                self._host.delete_queue(self)
+                self._host.doom(self)
         elif self._is_use_watched:
             self._is_use_watched = False
             self._watch_use()

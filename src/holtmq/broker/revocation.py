@@ -6,27 +6,33 @@ from typing import TYPE_CHECKING
 
 from holtmq.broker.queue import MessageQueue
 from holtmq.errors import ConnectionForcedError
+from holtmq.steps import Steps
 
 if TYPE_CHECKING:
     from holtmq.broker.broker import Broker
     from holtmq.broker.session import Session
 
 
-def enforce_rights(broker: Broker, user_name: str) -> None:
-    """Apply the current rights of a user to its open sessions.
+def enforce_rights(broker: Broker, user_name: str) -> Steps[None]:
+    """Apply the current rights of a user to its open sessions, one in each step.
 
     A session ends if the user was deleted, has lost access to the vhost, or has another password than the one it logged in
     with. In any other session, consumers of queues that the user can no longer read are cancelled. Cached rights to publish
     are checked again with the next message, because the vhost's generation has grown.
     """
     for session in list(broker.sessions.get(user_name, ())):
-        reason = _revoked(session)
-        if reason is not None:
-            if session.close_connection is not None:
-                session.close_connection(ConnectionForcedError(reason))
-        else:
-            session.user = broker.authorization.users[user_name]
-            _cancel_unreadable(session)
+        if not session.is_closed:
+            _enforce(session)
+        yield
+
+
+def _enforce(session: Session) -> None:
+    reason = _revoked(session)
+    if reason is None:
+        session.user = session.broker.authorization.users[session.user.name]
+        _cancel_unreadable(session)
+    elif session.close_connection is not None:
+        session.close_connection(ConnectionForcedError(reason))
 
 
 def _revoked(session: Session) -> str | None:

@@ -9,10 +9,12 @@ from holtmq.accounts import Access, User
 from holtmq.broker.channel import Channel
 from holtmq.broker.memory import CHANNEL_BYTES, CONSUMER_BYTES
 from holtmq.broker.ports import Outlet
-from holtmq.errors import AmqpError
+from holtmq.errors import AmqpError, InternalError
+from holtmq.steps import Steps
 
 if TYPE_CHECKING:
     from holtmq.broker.broker import Broker
+    from holtmq.broker.chores import Chore
     from holtmq.broker.queue import MessageQueue
     from holtmq.broker.vhost import VirtualHost
 
@@ -28,6 +30,8 @@ class Session:
         """Number of consumers on all channels."""
         self.uncommitted = 0
         """Bytes of the messages in open transactions."""
+        self.is_closed = False
+        """Whether the client has left. The session then goes on only to give back what it holds."""
         self.needs_marks = 0
         """The batch of the journal whose marks of deliveries must be on disk before the output may be sent."""
         self.uses_password = False
@@ -48,22 +52,41 @@ class Session:
         """Bytes that channels, consumers and open transactions take."""
         return CHANNEL_BYTES * len(self.channels) + CONSUMER_BYTES * self.consumers + self.uncommitted
 
-    def close_channel(self, number: int) -> None:
-        channel = self.channels.pop(number, None)
-        if channel is not None:
-            self.broker.churn.channels_closed += 1
-            with self.broker.internal_errors.contain("closing a channel", f"channel {number} of {self.user.name!r}"):
-                channel.close()
+    def close_channel(self, number: int) -> Chore | None:
+        """Close a channel, in steps. Its number is free when that is done."""
+        channel = self.channels.get(number)
+        if channel is None:
+            return None
+        channel.shut()
+        subject = f"channel {number} of {self.user.name!r}"
+        return self.broker.chores.add("closing a channel", subject, lambda: self._close_channel(channel))
 
-    def close(self) -> None:
-        """Requeue unacknowledged messages and delete exclusive queues, whatever fails on the way."""
-        for number in list(self.channels):
-            self.close_channel(number)
+    def _close_channel(self, channel: Channel) -> Steps[None]:
+        yield from channel.close()
+        if self.channels.get(channel.number) is channel:
+            del self.channels[channel.number]
+            self.broker.churn.channels_closed += 1
+
+    def close(self) -> Steps[None]:
+        """Requeue unacknowledged messages and delete exclusive queues, whatever fails on the way. What failed can be repeated.
+
+        Nobody finds an exclusive queue of a closed session: it is deleted here, or when its name is next looked up.
+        """
+        self.is_closed = True
+        for channel in self.channels.values():
+            channel.shut()
+        for channel in list(self.channels.values()):
+            with self.broker.internal_errors.contain("closing a channel", f"channel {channel.number} of {self.user.name!r}"):
+                yield from self._close_channel(channel)
         for queue in list(self.exclusive_queues.values()):
             with self.broker.internal_errors.contain("deleting an exclusive queue", f"queue {queue.name!r}"):
                 self.vhost.delete_queue(queue)
+            yield
+        if self.channels or self.exclusive_queues:
+            raise InternalError(f"{len(self.channels)} channels and {len(self.exclusive_queues)} exclusive queues are left")
         self.vhost.sessions.discard(self)
-        self.broker.sessions[self.user.name].discard(self)
+        if self in self.broker.sessions[self.user.name]:
+            self.broker.sessions[self.user.name].remove(self)
         if not self.broker.sessions[self.user.name]:
             del self.broker.sessions[self.user.name]
 

@@ -6,6 +6,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from datetime import UTC, datetime
 from functools import partial
+from operator import attrgetter
 from typing import TYPE_CHECKING, Any
 
 from holtmq.broker.memory import MemoryBudget, memory_of
@@ -19,11 +20,11 @@ from holtmq.queueing.dead_letter import DeadLetter, DeathReason, dead_letter
 from holtmq.queueing.letter_chain import LetterChain
 from holtmq.queueing.rules import QueueRules
 from holtmq.routing import Entry, Route, Router
-from holtmq.steps import Steps
+from holtmq.steps import Steps, complete
 from holtmq.store.chunk import LoggedMessage
 from holtmq.store.records import StoredRow
 from holtmq.table import FieldValue
-from holtmq.topology import DEFAULT_EXCHANGE, Binding, Exchange, Policy, Queue, Removal, Topology
+from holtmq.topology import DEFAULT_EXCHANGE, Binding, DestinationType, Exchange, Policy, Queue, Removal, Topology
 from holtmq.wire.content import make_content
 
 if TYPE_CHECKING:
@@ -33,6 +34,10 @@ if TYPE_CHECKING:
     from holtmq.broker.lane import Lane
     from holtmq.broker.session import Session
     from holtmq.store.journal_port import JournalPort
+
+ENDS = attrgetter("source", "destination_type", "destination")
+SWEPT_AT_ONCE = 100
+"""Bindings that are freed in one step, or together with what they belonged to."""
 
 
 class VirtualHost:
@@ -65,11 +70,19 @@ class VirtualHost:
     def memory(self) -> MemoryBudget:
         return self.broker.memory
 
+    def find(self, name: str) -> MessageQueue | None:
+        """Return the queue with this name, if there is one. A doomed one is deleted first."""
+        queue = self.queues.get(name)
+        if queue is None or not queue.is_doomed:
+            return queue
+        self.delete_queue(queue)
+        return None
+
     def queue(self, name: str) -> MessageQueue:
-        try:
-            return self.queues[name]
-        except KeyError:
-            raise NotFoundError(f"no queue {name!r} in vhost {self.name!r}") from None
+        queue = self.find(name)
+        if queue is None:
+            raise NotFoundError(f"no queue {name!r} in vhost {self.name!r}")
+        return queue
 
     def is_topic(self, exchange: str) -> bool:
         declared = self.router.registry.exchanges.get(exchange)
@@ -95,10 +108,10 @@ class VirtualHost:
                 self.journal.add_exchange(exchange)
 
     def delete_exchange(self, name: str, *, if_unused: bool = False) -> None:
-        self._removed(self.router.delete_exchange(name, if_unused=if_unused))
+        self._removed(self.router.delete_exchange(name, if_unused=if_unused, is_swept=False))
 
     def declare_queue(self, declared: Queue, *, owner: Session | None = None, is_named_by_server: bool = False) -> MessageQueue:
-        existing = self.queues.get(declared.name)
+        existing = self.find(declared.name)
         self.broker.churn.queues_declared += 1
         if existing is not None:
             self.router.declare_queue(declared)  # raises if it is not equivalent
@@ -122,15 +135,29 @@ class VirtualHost:
             owner.exclusive_queues[declared.name] = queue
         return queue
 
+    def doom(self, queue: MessageQueue) -> None:
+        """Delete a queue that nobody needs any more. If that fails, it is tried again."""
+        queue.must_go = True
+        self.broker.chores.add("deleting a queue", f"queue {queue.name!r}", lambda: self._delete_doomed(queue))
+
+    def _delete_doomed(self, queue: MessageQueue) -> Steps[None]:
+        self.delete_queue(queue)
+        yield
+
     def delete_queue(self, queue: MessageQueue) -> int:
-        """Delete a queue, cancel its consumers, and return the number of ready messages that were in it."""
+        """Delete a queue, cancel its consumers, and return the number of ready messages that were in it.
+
+        Do nothing if it was deleted before: another queue may have its name.
+        """
+        if self.queues.get(queue.name) is not queue:
+            return 0
         try:
             return self._empty(queue)
         finally:  # whatever fails, no queue stays behind that nobody owns
             self.queues.pop(queue.name, None)
             if queue.owner is not None:
                 queue.owner.exclusive_queues.pop(queue.name, None)
-            self._removed(self.router.delete_queue(queue.name))
+            self._removed(self.router.delete_queue(queue.name, is_swept=False))
 
     def _empty(self, queue: MessageQueue) -> int:
         queue.is_deleted = True
@@ -160,7 +187,7 @@ class VirtualHost:
                 self.journal.add_binding(binding)
 
     def unbind(self, binding: Binding) -> None:
-        self._removed(self.router.unbind(binding))
+        self._removed(self.router.unbind(binding, is_swept=False))
 
     def set_policies(self, policies: Sequence[Policy]) -> Steps[None]:
         """Set new policies. The returned steps apply them to the queues that exist."""
@@ -187,31 +214,49 @@ class VirtualHost:
         return registry.queues[binding.destination].outlives_broker
 
     def _removed(self, removal: Removal) -> None:
+        """Record a removal in the file, and free its bindings in steps."""
         if not removal:
             return
-        self.memory.topology -= memory_of(removal.exchanges, removal.queues, removal.bindings)
         self.generation += 1
+        filed = self._filed(removal)
+        if filed:
+            self.journal.remove_parts(filed)
+        if len(removal.bindings) <= SWEPT_AT_ONCE:
+            complete(self.router.sweep(removal))
+            self.memory.topology -= memory_of(removal.exchanges, removal.queues, removal.bindings)
+        else:
+            self.memory.topology -= memory_of(removal.exchanges, removal.queues, ())
+            self.broker.chores.add("removing bindings", f"vhost {self.name!r}", lambda: self._sweep(removal))
+
+    def _filed(self, removal: Removal) -> Removal:
+        """Return the removed parts that survive a restart, so that they are in the file."""
         registry = self.router.registry
         gone_exchanges = {part.name: part for part in removal.exchanges}
         gone_queues = {part.name: part for part in removal.queues}
 
-        def is_filed(binding: Binding) -> bool:
+        def is_filed(source: str, destination_type: DestinationType, name: str) -> bool:
             """Return whether both ends of a binding survive a restart. They may be among the parts just removed."""
-            if not registry.exchanges[binding.source].durable:
+            if not registry.exchanges[source].durable:
                 return False
-            name = binding.destination
-            if binding.destination_type == "exchange":
+            if destination_type == "exchange":
                 return (gone_exchanges.get(name) or registry.exchanges[name]).durable
             return (gone_queues.get(name) or registry.queues[name]).outlives_broker
 
-        filed = Removal(
-            # Those of a removed exchange leave the file with it, however many they are.
-            [binding for binding in removal.bindings if binding.source not in gone_exchanges and is_filed(binding)],
+        # Those of a removed exchange leave the file with it, however many they are. Many others have the same two ends.
+        bindings = [binding for binding in removal.bindings if binding.source not in gone_exchanges]
+        filed_ends = {ends for ends in set(map(ENDS, bindings)) if is_filed(*ends)}
+        return Removal(
+            [binding for binding in bindings if ENDS(binding) in filed_ends],
             [exchange for exchange in removal.exchanges if exchange.durable],
             [queue for queue in removal.queues if queue.outlives_broker],
         )
-        if filed:
-            self.journal.remove_parts(filed)
+
+    def _sweep(self, removal: Removal) -> Steps[None]:
+        yield from self.router.sweep(removal)
+        while some := removal.bindings[-SWEPT_AT_ONCE:]:
+            del removal.bindings[-SWEPT_AT_ONCE:]
+            self.memory.topology -= memory_of((), (), some)
+            yield
 
     def wake(self, queue: MessageQueue) -> None:
         if not queue.is_awake and not queue.is_suspended:

@@ -177,7 +177,7 @@ class Call:
             yield session.open_channel(1, inbox), inbox
         finally:
             self.node.begin_turn()  # the caller may have let the previous one end
-            session.close()
+            self.node.broker.chores.add("closing a session", f"an HTTP request of {self.caller.user.name!r}", session.close)
 
     def clients(self) -> list[ConnectedClient]:
         """Return the clients that the caller is allowed to see, by name."""

@@ -81,7 +81,9 @@ class ConnectionHandler(Protocol):
     def open_channel(self, channel: ServerChannel) -> AckTarget:
         """Open the broker's side of a channel and return it."""
 
-    def close_channel(self, channel: ServerChannel) -> None: ...
+    def close_channel(self, channel: ServerChannel) -> None:
+        """Close the broker's side of a channel. When a connection ends, its channels are closed with the session instead."""
+
     def publication(self, channel: ServerChannel, method: BasicPublish) -> PublishTarget:
         """Return the target that publishes messages as `method` requests."""
 

@@ -654,9 +654,10 @@ class ServerConnection:
         self.sent(0)
 
     def _shut(self) -> None:
-        """Close all channels."""
-        for channel in list(self.channels.values()):
-            self._remove_channel(channel)
+        """Forget all channels. Whoever owns the connection closes the session of the client, and with it their other side."""
+        for channel in self.channels.values():
+            channel.abandon_content()
+        self.channels.clear()
         self.forget_targets()
         self.state = ConnectionState.CLOSED
 

@@ -9,6 +9,7 @@ import time
 from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, cast
 
+from holtmq.broker.chores import Chore
 from holtmq.broker.memory import CONNECTION_BYTES, TLS_BYTES, memory_of_table
 from holtmq.broker.session import Session
 from holtmq.errors import AmqpError, ConnectionForcedError, LoginRefusedError
@@ -59,7 +60,9 @@ class Client(asyncio.BufferedProtocol):
         self._transport: asyncio.Transport
         self._timers: list[asyncio.TimerHandle] = []
         self._heartbeat: Heartbeat | None = None
-        self._has_left = self._is_shut = False
+        self._has_left = self._is_shut = self._is_session_closed = False
+        self._chores = 0
+        """Number of chores that the client waits for."""
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         self._transport = cast("asyncio.Transport", transport)  # uvloop's does not inherit from it
@@ -136,8 +139,8 @@ class Client(asyncio.BufferedProtocol):
         if self in self._server.clients:
             with self._errors.contain("closing a connection", self.name):
                 self.connection.lost()
-            with self._errors.contain("closing a session", self.name):
-                self.handler.close_session()
+            if not self._is_session_closed:
+                self._server.broker.chores.add("closing a session", self.name, self.handler.close_session)
             self._server.dismiss(self)
 
     def pause_writing(self) -> None:
@@ -157,7 +160,7 @@ class Client(asyncio.BufferedProtocol):
 
     def flush(self) -> None:
         """Send the output. Called at the end of a turn, unless the output waits for the disk."""
-        if self._transport.is_closing() or self._is_shut:
+        if self._transport.is_closing() or self._is_shut or self._chores:
             return
         connection = self.connection
         if connection.is_failed:
@@ -298,12 +301,37 @@ class Client(asyncio.BufferedProtocol):
         for pause in Pause:
             self.resume_reading(pause)
         with self._errors.contain("closing a session", self.name):
-            self.handler.close_session()
-        self._call_later(CLOSE_TIMEOUT_S, self._transport.abort)
+            self._close_session()
         reason = self.connection.close_reason
         if reason is not None:
             level = logging.INFO if isinstance(reason, ConnectionForcedError) else logging.WARNING
             log.log(level, "closing %s: %s %s", self.name, reason.reply_code, reason)
+
+    def _close_session(self) -> None:
+        """End the session. What is left to send, such as connection.close-ok, waits until that is done."""
+        chore = self._server.broker.chores.add("closing a session", self.name, self.handler.close_session)
+        self._is_session_closed = True
+        self.wait_for(chore)
+        chore.then(self._session_closed)
+
+    def _session_closed(self) -> None:
+        if self in self._server.clients:
+            self._call_later(CLOSE_TIMEOUT_S, self._transport.abort)
+
+    def wait_for(self, chore: Chore) -> None:
+        """Do nothing more for the client until a chore is done: what it sends waits, and so do the replies to it."""
+        if not chore.is_done:
+            self._chores += 1
+            self.pause_reading(Pause.CHORE)
+            chore.then(self._chore_done)
+
+    def _chore_done(self) -> None:
+        self._chores -= 1
+        if not self._chores and self in self._server.clients:
+            self._turns.begin()
+            self.resume_reading(Pause.CHORE)
+            if self.connection.has_output:
+                self._turns.flush_later(self)
 
     def _shut_output(self) -> None:
         if not self._transport.can_write_eof():  # TLS: the client closes the socket when it has received close-ok

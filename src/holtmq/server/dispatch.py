@@ -200,7 +200,7 @@ def depends_on_disk(channel: Channel, method: Method) -> bool:
         case wire.QueueDeclare():
             return method.durable and not method.exclusive and not method.passive
         case wire.QueueBind() | wire.QueueUnbind() | wire.QueuePurge():
-            queue = channel.vhost.queues.get(method.queue)
+            queue = channel.vhost.find(method.queue)
             return queue is None or queue.declared.outlives_broker
         case wire.ExchangeBind() | wire.ExchangeUnbind() | wire.ExchangeDelete() | wire.QueueDelete():
             return True

@@ -16,6 +16,7 @@ from holtmq.protocol.server_channel import ServerChannel
 from holtmq.server.dispatch import carry_out, depends_on_disk, get_message
 from holtmq.server.login import EXTERNAL, Login
 from holtmq.server.pause import Pause
+from holtmq.steps import Steps
 from holtmq.table import FieldValue
 from holtmq.wire.frames import BASIC
 from holtmq.wire.methods import BasicGet, BasicPublish, Method, TxCommit
@@ -105,13 +106,14 @@ class ClientHandler:
     def update_secret(self, secret: bytes) -> None:
         """Accept a new secret. Passwords do not expire, so there is nothing to renew."""
 
-    def close_session(self) -> None:
+    def close_session(self) -> Steps[None]:
+        """End the session, if there is one. Can be repeated."""
         if self._login_task is not None:
             self._login_task.cancel()
             self._login_task = None
         if self.session is not None:
+            yield from self.session.close()
             self._needed_marks = self.session.needs_marks
-            self.session.close()
             self.session = None
 
     def open_channel(self, channel: ServerChannel) -> Channel:
@@ -120,7 +122,9 @@ class ClientHandler:
 
     def close_channel(self, channel: ServerChannel) -> None:
         if self.session is not None:
-            self.session.close_channel(channel.number)
+            chore = self.session.close_channel(channel.number)
+            if chore is not None:
+                self._client.wait_for(chore)
 
     def publication(self, channel: ServerChannel, method: BasicPublish) -> Publication:
         if method.immediate:

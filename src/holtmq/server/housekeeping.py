@@ -43,6 +43,7 @@ class Housekeeping:
     def _keep_house(self) -> None:
         self._timer = self._loop.call_later(INTERVAL_S, self._keep_house)
         self._turns.begin()
+        self._broker.chores.retry()
         memory = self._broker.memory
         for client in self._clients:
             if memory.is_short:

@@ -17,3 +17,5 @@ class Pause(Flag):
     """Its login is being checked."""
     OUTPUT = auto()
     """It does not read the messages that it asked for."""
+    CHORE = auto()
+    """What it asked for takes long, and is still being done."""

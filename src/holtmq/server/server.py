@@ -22,6 +22,7 @@ from holtmq.errors import ConnectionForcedError
 from holtmq.listener import Listener, url_of
 from holtmq.protocol.server_connection import Limits
 from holtmq.server.back_pressure import BackPressure
+from holtmq.server.between_turns import ChoresBetweenTurns
 from holtmq.server.client import LARGE_INPUT_BYTES, Client
 from holtmq.server.commits import Commits
 from holtmq.server.descriptors import DescriptorShares
@@ -106,6 +107,7 @@ class Server:
         self.broker, self._journal = open_broker(config, self.address, self.clock.now_ms())
         self.passwords = Passwords(self.broker.authorization.users, config.handshake_timeout_s)
         self.turns = Turns(self.broker, self.clock, self._after_turn)
+        self.broker.chores = ChoresBetweenTurns(self.broker.internal_errors, self.turns.begin)
         self.pressure = BackPressure(self.broker, self._journal, self.clients)
         self._commits = Commits(self.broker, self._journal, self.turns, self.pressure, self.disk_space)
         self._housekeeping = Housekeeping(self.broker, self.turns, self.pressure, self.clients)
@@ -132,10 +134,11 @@ class Server:
             client.resume_reading(Pause.BLOCKED)  # so that it can answer
         loop = asyncio.get_running_loop()
         deadline = loop.time() + STOP_S
-        while (self.clients or self.turns.is_open) and loop.time() < deadline:
+        while (self.clients or self.turns.is_open or self.broker.chores.has_work) and loop.time() < deadline:
             await asyncio.sleep(0.01)
         self._housekeeping.stop()
         self._upkeep.stop()
+        self.broker.chores.complete()
         self.broker.forget_delivered()  # all sessions are closed: what was unacknowledged is back in its queue
         self.passwords.close()
         try:

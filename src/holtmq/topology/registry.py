@@ -2,6 +2,10 @@
 
 Every change is incremental: its cost does not grow with the number of bindings. The registry decides what else a deletion
 removes (the bindings of a queue, auto-delete exchanges without bindings) and reports it as a `Removal`.
+
+A binding is in two indexes, by its source and by its destination. A deletion takes it out of one of them only, which is quick
+however many bindings an exchange or a queue has. What is in a single index is a *ghost*: it does not exist for anybody, and is
+swept one by one, in steps between which anything may be declared and deleted.
 """
 
 from __future__ import annotations
@@ -73,6 +77,10 @@ class Registry:
         self._outgoing: dict[str, dict[Binding, Binding]] = {}
         self._incoming: dict[tuple[DestinationType, str], dict[Binding, Binding]] = {}
         self._links: dict[str, dict[Binding, Binding]] = {}
+        self._unswept: dict[int, Removal] = {}
+        """Removals whose bindings may still be in an index."""
+        self._ghosts_from: dict[str, int] = {}
+        """Number of ghosts among the bindings of a source."""
 
     @classmethod
     def of(cls, topology: Topology, vhost: str) -> Registry:
@@ -107,19 +115,46 @@ class Registry:
 
     def bindings(self) -> list[Binding]:
         """Return all bindings."""
-        return [binding for bindings in self._outgoing.values() for binding in bindings]
+        return [binding for source in self._outgoing for binding in self.bindings_from(source)]
 
     def bindings_from(self, source: str) -> Collection[Binding]:
         """Return the bindings with this source."""
-        return self._outgoing.get(source, {}).keys()
+        return self._real(self._outgoing.get(source, {}))
 
     def bindings_to(self, destination_type: DestinationType, destination: str) -> Collection[Binding]:
         """Return the bindings with this destination."""
-        return self._incoming.get((destination_type, destination), {}).keys()
+        return self._real(self._incoming.get((destination_type, destination), {}))
 
     def links_from(self, source: str) -> Collection[Binding]:
         """Return the bindings of an exchange to other exchanges, without a search among its bindings to queues."""
-        return self._links.get(source, {}).keys()
+        return self._real(self._links.get(source, {}))
+
+    def _real(self, index: dict[Binding, Binding]) -> Collection[Binding]:
+        return [binding for binding in index if self.is_real(binding)] if self._unswept else index.keys()
+
+    def has_binding(self, binding: Binding) -> bool:
+        """Return whether there is an equal binding."""
+        return self._bound(binding) is not None
+
+    def _bound(self, binding: Binding) -> Binding | None:
+        bound = self._outgoing.get(binding.source, {}).get(binding)
+        return bound if bound is not None and self.is_real(bound) else None
+
+    def _count_from(self, source: str) -> int:
+        return len(self._outgoing.get(source, ())) - self._ghosts_from.get(source, 0)
+
+    @property
+    def has_ghosts(self) -> bool:
+        """Whether bindings of deleted exchanges and queues may still be in an index."""
+        return bool(self._unswept)
+
+    def is_real(self, binding: Binding) -> bool:
+        """Return whether a binding from an index is no ghost."""
+        place = (binding.destination_type, binding.destination)
+        return (
+            self._incoming.get(place, {}).get(binding) is binding
+            and self._outgoing.get(binding.source, {}).get(binding) is binding
+        )
 
     def alternate_exchange(self, exchange: Exchange) -> tuple[str | None, Policy | None]:
         """Return the alternate exchange of an exchange, and the policy that sets it if its arguments do not."""
@@ -200,15 +235,24 @@ class Registry:
         return binding.source in self.exchanges and binding.destination in destinations
 
     def add_binding(self, binding: Binding) -> bool:
-        """Add a binding whose source and destination exist; return False if an equal one exists."""
+        """Add a binding whose source and destination exist; return False if an equal one exists. See `ghost_of`."""
         outgoing = self._outgoing.setdefault(binding.source, {})
         if binding in outgoing:
             return False
         outgoing[binding] = binding
-        self._incoming.setdefault((binding.destination_type, binding.destination), {})[binding] = binding
+        incoming = self._incoming.setdefault((binding.destination_type, binding.destination), {})
+        incoming.pop(binding, None)  # a ghost, which would remain the key
+        incoming[binding] = binding
         if binding.destination_type == "exchange":
             self._links.setdefault(binding.source, {})[binding] = binding
         return True
+
+    def ghost_of(self, binding: Binding) -> Binding | None:
+        """Return the ghost that must be swept before this binding can be added, if there is one."""
+        if not self._unswept:
+            return None
+        bound = self._outgoing.get(binding.source, {}).get(binding)
+        return bound if bound is not None and not self.is_real(bound) else None
 
     def unbind(self, binding: Binding, *, strict: bool = True) -> Removal:
         """Remove a binding; do nothing if it does not exist.
@@ -216,60 +260,81 @@ class Registry:
         If `strict`, raise BindingArgumentsMismatchError if the same source, destination and key are bound with other arguments.
         """
         refuse_default_exchange(binding.source)
-        bound = self._outgoing.get(binding.source, {}).get(binding)
+        removal, bound = Removal(), self._bound(binding)
         if bound is not None:
-            return self._remove_bindings([bound], Removal())
-        if strict:
+            _discard(self._incoming, (bound.destination_type, bound.destination), bound)
+            self._let_go([bound], removal)
+        elif strict:
             self._refuse_other_arguments(binding)
-        return Removal()
+        return removal
 
     def delete_queue(self, name: str) -> Removal:
         """Remove a queue and its bindings; do nothing if it does not exist."""
-        queue = self.queues.pop(name, None)
-        if queue is None:
-            return Removal()
-        self._matched_policies.pop(name, None)
-        return self._remove_bindings(self.bindings_to("queue", name), Removal(queues=[queue]))
+        removal, queue = Removal(), self.queues.pop(name, None)
+        if queue is not None:
+            self._matched_policies.pop(name, None)
+            removal.queues.append(queue)
+            self._let_go(self._cut_off("queue", name), removal)
+        return removal
 
     def delete_exchange(self, name: str, *, if_unused: bool = False) -> Removal:
         """Remove an exchange and the bindings from and to it; do nothing if it does not exist."""
         refuse_default_exchange(name)
         if name.startswith(RESERVED_PREFIX):
             raise AccessRefusedError(f"deletion of system exchange {name!r} in vhost {self.vhost!r} not allowed")
-        if if_unused and self.bindings_from(name):
+        count = self._count_from(name)
+        if if_unused and count:
             raise PreconditionFailedError(
-                f"exchange {name!r} in vhost {self.vhost!r} in use: expected no bindings, "
-                f"it has {len(self.bindings_from(name))}"
+                f"exchange {name!r} in vhost {self.vhost!r} in use: expected no bindings, it has {count}"
             )
-        exchange = self.exchanges.pop(name, None)
-        if exchange is None:
-            return Removal()
-        bindings = self._outgoing.pop(name, {})
-        self._links.pop(name, None)
-        for binding in bindings:
-            _discard(self._incoming, (binding.destination_type, binding.destination), binding)
-        return self._remove_bindings(self.bindings_to("exchange", name), Removal(list(bindings), [exchange]))
-
-    def _remove_bindings(self, bindings: Iterable[Binding], removal: Removal) -> Removal:
-        """Remove bindings and, in a cascade, the auto-delete exchanges that lose their last binding."""
-        pending = list(bindings)
-        while pending:
-            binding = pending.pop()
-            outgoing = self._outgoing.get(binding.source, {})
-            if outgoing.pop(binding, None) is None:
-                continue  # a binding from an exchange to itself appears twice when the exchange is deleted
-            removal.bindings.append(binding)
-            _discard(self._incoming, (binding.destination_type, binding.destination), binding)
-            if binding.destination_type == "exchange":
-                _discard(self._links, binding.source, binding)
-            if outgoing:
-                continue
-            del self._outgoing[binding.source]
-            source = self.exchanges.get(binding.source)
-            if source is not None and source.auto_delete:
-                removal.exchanges.append(self.exchanges.pop(source.name))
-                pending.extend(self.bindings_to("exchange", source.name))
+        removal = Removal()
+        if name in self.exchanges:
+            self._let_go(self._drop_exchange(name, removal), removal)
         return removal
+
+    def _drop_exchange(self, name: str, removal: Removal) -> list[Binding]:
+        """Remove an exchange and all bindings from it. Return those to it, which are ghosts from now on."""
+        removal.exchanges.append(self.exchanges.pop(name))
+        removal.bindings += self.bindings_from(name)
+        for index in (self._outgoing, self._links, self._ghosts_from):
+            index.pop(name, None)
+        return self._cut_off("exchange", name)
+
+    def _cut_off(self, destination_type: DestinationType, destination: str) -> list[Binding]:
+        """Make ghosts of all bindings to a destination, and return them."""
+        ghosts = list(self.bindings_to(destination_type, destination))
+        self._incoming.pop((destination_type, destination), None)
+        return ghosts
+
+    def _let_go(self, ghosts: list[Binding], removal: Removal) -> None:
+        """Note which bindings have become ghosts, and remove the auto-delete exchanges that have lost their last one."""
+        self._unswept[id(removal)] = removal
+        pending = [ghosts]
+        while pending:
+            ghosts = [ghost for ghost in pending.pop() if ghost.source in self._outgoing]  # others went with their source
+            removal.bindings += ghosts
+            counts = self._ghosts_from
+            for ghost in ghosts:
+                counts[ghost.source] = counts.get(ghost.source, 0) + 1
+            for source in {ghost.source: None for ghost in ghosts}:
+                exchange = self.exchanges.get(source)
+                if exchange is not None and exchange.auto_delete and not self._count_from(source):
+                    pending.append(self._drop_exchange(source, removal))
+
+    def sweep(self, ghost: Binding) -> bool:
+        """Take a ghost out of the indexes. Return whether it was still among the bindings of its source."""
+        _discard(self._incoming, (ghost.destination_type, ghost.destination), ghost)
+        _discard(self._links, ghost.source, ghost)
+        if not _discard(self._outgoing, ghost.source, ghost):
+            return False
+        self._ghosts_from[ghost.source] -= 1
+        if not self._ghosts_from[ghost.source]:
+            del self._ghosts_from[ghost.source]
+        return True
+
+    def swept(self, removal: Removal) -> None:
+        """Note that all bindings of a removal were swept."""
+        self._unswept.pop(id(removal), None)
 
     def _refuse_other_arguments(self, binding: Binding) -> None:
         for other in self.bindings_to(binding.destination_type, binding.destination):
@@ -330,9 +395,13 @@ def _by_priority(policies: Iterable[Policy], targets: Collection[str]) -> list[t
     return [(expression, policy) for expression, policy in compiled if expression is not None]
 
 
-def _discard(index: dict[K, dict[Binding, Binding]], key: K, binding: Binding) -> None:
-    entries = index[key]
+def _discard(index: dict[K, dict[Binding, Binding]], key: K, binding: Binding) -> bool:
+    """Take this very binding out of an index. Return False if it was not there."""
+    entries = index.get(key)
+    if entries is None or entries.get(binding) is not binding:
+        return False
     if len(entries) == 1:
         del index[key]
     else:
         del entries[binding]
+    return True

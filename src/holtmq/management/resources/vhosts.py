@@ -24,6 +24,7 @@ from holtmq.management.statistics import (
     with_deliver_get,
 )
 from holtmq.management.views import NODE
+from holtmq.steps import Steps
 
 VHOST = {
     "type": "object",
@@ -72,11 +73,17 @@ async def delete_vhost(call: Call) -> Outcome:
     """Delete a vhost with everything in it, and close the connections to it."""
     found = _find(call)
     call.node.begin_turn()
-    for client in list(call.node.clients):
-        if client.session is not None and client.session.vhost is found:
-            client.close(ConnectionForcedError(f"vhost {found.name!r} was deleted"))
-    await finish(call.node.broker.remove_vhost(found.name), call.node.begin_turn)
+    emptying = call.node.broker.remove_vhost(found.name)
+    await finish(_close_clients(call, found), call.node.begin_turn)
+    await finish(emptying, call.node.begin_turn)
     return NO_CONTENT
+
+
+def _close_clients(call: Call, vhost: VirtualHost) -> Steps[None]:
+    for client in list(call.node.clients):
+        if client.session is not None and client.session.vhost is vhost:
+            client.close(ConnectionForcedError(f"vhost {vhost.name!r} was deleted"))
+            yield
 
 
 @api.collection("/api/vhosts/{vhost}/permissions", need=Need.ADMINISTRATOR)
