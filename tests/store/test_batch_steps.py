@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from holtmq.broker.queued_message import Origin, QueuedMessage
-from holtmq.errors import StoreError
+from holtmq.errors import StoreError, StoreFullError
 from holtmq.steps import Steps, complete
 from holtmq.store.sqlite import chunk_log
 from holtmq.store.sqlite.batch_journal import SqliteJournal
@@ -165,3 +165,29 @@ def test_a_batch_whose_steps_are_dropped_is_written_again(journal: SqliteJournal
     steps.close()
     commit(journal)
     assert (count(path, "queues"), stored(path)) == (1, COUNT - 1)
+
+
+def test_a_batch_that_was_written_and_not_committed_is_written_once(journal: SqliteJournal, path: Path) -> None:
+    queue_id = journal.add_queue(Queue("q"))
+    add(journal, queue_id, range(1, 4))
+    complete(write(journal))  # whoever commits it fails before the call
+    journal.add_exchange(Exchange("e"))
+    add(journal, queue_id, range(4, 6))
+    journal.gather()
+    complete(journal.write())
+    journal.commit()
+    assert count(path, "queues") == 1
+    assert [message.id for message in journal.read(queue_id, 0, 0, 100, 10**6).messages] == [1, 2, 3, 4, 5]
+
+
+def test_a_full_disk_is_reported_as_such_whatever_was_being_written(journal: SqliteJournal, path: Path) -> None:
+    connection = journal._database.connection  # noqa: SLF001
+    connection.execute("PRAGMA max_page_count = 1")  # that is, as many as there are
+    for number in range(1000):
+        journal.add_queue(Queue(f"q{number}"))
+    with pytest.raises(StoreFullError):
+        commit(journal)
+    connection.execute("PRAGMA max_page_count = 1000000")
+    journal.add_queue(Queue("last"))
+    commit(journal)
+    assert count(path, "queues") == 1001

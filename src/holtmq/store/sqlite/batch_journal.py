@@ -71,6 +71,8 @@ class SqliteJournal:
         self._collecting = Batch(1)
         self._writing: Batch | None = None
         self._is_begun = False
+        self._is_written = False
+        """Whether the transaction has changes of the batch."""
         self._declared_batch = 0
         self._change_count = 0
         self._paged_queues: set[int] = set()
@@ -253,7 +255,7 @@ class SqliteJournal:
             self._database.begin(wait_s)
         except StoreBusyError:
             return False
-        self._is_begun = True
+        self._is_begun, self._is_written = True, False
         return True
 
     def gather(self) -> None:
@@ -268,10 +270,16 @@ class SqliteJournal:
     def write(self) -> Steps[None]:
         """Write the gathered batch into the transaction.
 
-        No step takes more than a few milliseconds. Between two of them, changes are collected for the next batch.
+        No step takes more than a few milliseconds. Between two of them, changes are collected for the next batch. What an
+        earlier call has written and nobody has committed is rolled back first: it is in the batch.
         """
         assert self._is_begun
         assert self._writing is not None
+        if self._is_written:
+            self._roll_back()
+            if not self.begin():
+                raise StoreBusyError(f"{self._database.path} is locked by another process")
+        self._is_written = True
         with self._giving_up_on_error():
             yield from self._write(self._database.connection, self._writing)
 
@@ -327,15 +335,18 @@ class SqliteJournal:
         try:
             yield
         except BaseException as error:
-            self._is_begun = False
-            with suppress(sqlite3.Error):  # SQLite has rolled back by itself, or will when the next transaction starts
-                self._database.roll_back()
+            self._roll_back()
             if isinstance(error, sqlite3.Error):
                 raise translated(error, self._database.path) from error
-            if not isinstance(error, Exception):
+            if isinstance(error, StoreError) or not isinstance(error, Exception):
                 raise
             # A value that SQLite cannot store is a defect. The batch is kept all the same.
             raise StoreError(f"{self._database.path}: cannot write {error!r}") from error
+
+    def _roll_back(self) -> None:
+        self._is_begun = False
+        with suppress(sqlite3.Error):  # SQLite has rolled back by itself, or will when the next transaction starts
+            self._database.roll_back()
 
     def _write(self, connection: sqlite3.Connection, batch: Batch) -> Steps[None]:
         for change in batch.changes:
