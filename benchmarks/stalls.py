@@ -17,8 +17,8 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Callable, Iterable, Iterator
-from contextlib import ExitStack, contextmanager
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass
 from functools import partial
 from multiprocessing.connection import Connection
@@ -30,11 +30,15 @@ from benchmarks.ticking import Longest
 from holtmq.client.address import Address
 from holtmq.client.blocking_connection import CHANNEL, BlockingConnection
 from holtmq.client.publisher import Outgoing, Publisher
+from holtmq.errors import HoltmqError
+from holtmq.table import EMPTY_TABLE, FieldValue
 from holtmq.wire import methods as wire
 from holtmq.wire.content import encode_properties, make_content
 from holtmq.wire.frames import method_frame
+from holtmq.wire.methods import Method
 
 PROBED = "probed"
+QUEUE = "queue-{:05}"
 PAUSE_S = 0.001
 SETTLED_S = 0.05
 """Time for the broker to tick once more."""
@@ -47,9 +51,13 @@ MEMORY_BYTES = 2 * 1024**3
 """Memory limit of the broker. Half of it is for the topology."""
 OWN = 3_000
 """Queues of the clients whose queues are deleted with the connection."""
+CONNECTIONS = 800
+"""Connections of the user who is deleted."""
+EXPIRING = 100_000
+EXPIRY_MS = 60_000
+DEAD_LETTERING: Mapping[str, FieldValue] = {"x-dead-letter-exchange": "", "x-dead-letter-routing-key": QUEUE.format(1)}
 PERSISTENT = encode_properties({"delivery_mode": 2})
 TRANSIENT = encode_properties({})
-QUEUE = "queue-{:05}"
 V = "%2F"
 
 
@@ -126,6 +134,9 @@ class Site:
     def fill(self, queue: str, count: int = MANY, size: int = 100, properties: bytes = PERSISTENT) -> None:
         """Declare a durable queue and publish messages to it."""
         self.declare(queue, durable=True)
+        self.publish(queue, count, size, properties)
+
+    def publish(self, queue: str, count: int = MANY, size: int = 100, properties: bytes = PERSISTENT) -> None:
         publisher, body = Publisher(self.connect), bytes(size)
         publisher.publish(Outgoing("", queue, properties, body) for _ in range(count))
         publisher.flush()
@@ -238,6 +249,7 @@ def operations(site: Site) -> Iterator[tuple[str, Callable[[], Act]]]:
     yield http("DELETE", "/api/users/other")
     yield from message_operations(site)
     yield from connection_operations(site)
+    yield from expiries(site)
     yield from deletions(site)
 
 
@@ -333,7 +345,12 @@ def connection_operations(site: Site) -> Iterator[tuple[str, Callable[[], Act]]]
             (f"`basic.ack` of {MANY:,}", lambda each: each.send(CHANNEL, wire.BasicAck(0, multiple=True))),
         ):
             yield f"{name}, {kind}", partial(_prepare_holding, site, properties, act)
+    yield f"`channel.close` with {MANY:,} unacknowledged messages", partial(_prepare_holding, site, PERSISTENT, _close_channel)
+    yield f"`basic.nack` of {MANY:,}, dead-lettered", partial(_prepare_holding, site, PERSISTENT, _dead_letter, DEAD_LETTERING)
     yield f"`tx.commit` of {MANY:,} messages", partial(_prepare_commit, site)
+    yield f"`tx.rollback` of {MANY:,} messages", partial(_prepare_commit, site, wire.TxRollback(), wire.TxRollbackOk)
+    yield f"close with {MANY:,} consumers", partial(_prepare_consumers, site)
+    yield f"`DELETE /api/users/other` with {CONNECTIONS:,} connections", partial(_prepare_connections, site)
     yield f"close with {OWN:,} exclusive queues", partial(_prepare_own_queues, site, exclusive=True)
     yield f"close with {OWN:,} auto-delete queues", partial(_prepare_own_queues, site, auto_delete=True)
     yield (
@@ -342,9 +359,15 @@ def connection_operations(site: Site) -> Iterator[tuple[str, Callable[[], Act]]]
     )
 
 
-def _prepare_holding(site: Site, properties: bytes, act: Callable[[BlockingConnection], object]) -> Act:
+def _prepare_holding(
+    site: Site,
+    properties: bytes,
+    act: Callable[[BlockingConnection], object],
+    arguments: Mapping[str, FieldValue] = EMPTY_TABLE,
+) -> Act:
     """Return an operation of a client with unacknowledged messages, which then closes."""
-    site.fill("held", MANY, 100, properties)
+    site.declare("held", durable=True, arguments=arguments)
+    site.publish("held", MANY, 100, properties)
     connection = site.connect()
     connection.call(wire.BasicConsume(0, "held", "c"), wire.BasicConsumeOk)
     while len(connection.deliveries) < MANY:
@@ -368,7 +391,15 @@ def _recover(connection: BlockingConnection) -> None:
     connection.call(wire.BasicRecover(requeue=True), wire.BasicRecoverOk)
 
 
-def _prepare_commit(site: Site) -> Act:
+def _close_channel(connection: BlockingConnection) -> None:
+    connection.call(wire.ChannelClose(200, "", 0, 0), wire.ChannelCloseOk)
+
+
+def _dead_letter(connection: BlockingConnection) -> None:
+    connection.send(CHANNEL, wire.BasicNack(0, multiple=True, requeue=False))
+
+
+def _prepare_commit(site: Site, end: Method = wire.TxCommit(), reply: type[Method] = wire.TxCommitOk) -> Act:  # noqa: B008
     site.declare("committed", durable=True)
     connection = site.connect()
     connection.call(wire.TxSelect(), wire.TxSelectOk)
@@ -377,7 +408,7 @@ def _prepare_commit(site: Site) -> Act:
         connection.write(publish * (MANY // 100))
 
     def run() -> None:
-        connection.call(wire.TxCommit(), wire.TxCommitOk)
+        connection.call(end, reply)
         connection.close()
 
     return run
@@ -396,6 +427,64 @@ def _prepare_own_queues(site: Site, **options: Any) -> Act:
     return connection.close
 
 
+def _prepare_consumers(site: Site) -> Act:
+    site.declare("consumed")
+    connection = site.connect()
+    for number in range(MANY):
+        connection.send(CHANNEL, wire.BasicConsume(0, "consumed", str(number), no_wait=True))
+    connection.call(wire.BasicGet(0, PROBED), wire.BasicGetEmpty)
+    return connection.close
+
+
+def _prepare_connections(site: Site) -> Act:
+    """Return the deletion of a user who is logged in many times."""
+    site.http("PUT", "/api/users/other", {"password": "secret", "tags": ""})
+    site.http("PUT", f"/api/permissions/{V}/other", {"configure": ".*", "write": ".*", "read": ".*"})
+    address = Address.parse(site.address.replace("guest:guest@", "other:secret@"))
+    connections = [BlockingConnection(address) for _ in range(CONNECTIONS)]
+
+    def run() -> None:
+        site.http("DELETE", "/api/users/other")
+        for connection in connections:
+            with suppress(HoltmqError, OSError):
+                connection.receive(10)
+
+    return run
+
+
+def expiries(site: Site) -> Iterator[tuple[str, Callable[[], Act]]]:
+    """Things that happen by themselves, all at the same moment."""
+
+    def queues() -> Act:
+        arguments: Mapping[str, FieldValue] = {"x-expires": EXPIRY_MS}
+        with site.connect() as connection:
+            for number in range(site.count):
+                connection.send(CHANNEL, wire.QueueDeclare(0, f"idle-{number}", no_wait=True, arguments=arguments))
+            connection.call(wire.BasicGet(0, PROBED), wire.BasicGetEmpty)
+        site.http("PUT", f"/api/policies/{V}/idle", {"pattern": "^idle-", "definition": {"expires": 1}, "apply-to": "queues"})
+        return lambda: _wait_for(lambda: site.http("GET", "/api/queues?page=1&page_size=1&name=idle")["filtered_count"] == 0)
+
+    yield f"{site.count:,} queues expire", queues
+
+    def messages(number: int) -> Callable[[], Act]:
+        def prepare() -> Act:
+            for queue in range(number):
+                site.declare(f"short-{queue}", durable=True)
+                site.publish(f"short-{queue}", EXPIRING // number, 100, encode_properties({"expiration": str(EXPIRY_MS)}))
+            longest = "/api/queues?page=1&page_size=1&name=short&sort=messages&sort_reverse=true"
+            return lambda: _wait_for(lambda: site.http("GET", longest)["items"][0].get("messages", 0) == 0)
+
+        return prepare
+
+    yield f"{EXPIRING:,} messages expire in one queue", messages(1)
+    yield f"{EXPIRING:,} messages expire in 100 queues", messages(100)
+
+
+def _wait_for(condition: Callable[[], bool]) -> None:
+    while not condition():
+        time.sleep(0.2)
+
+
 def deletions(site: Site) -> Iterator[tuple[str, Callable[[], Act]]]:
     """Operations that take the topology apart again."""
     yield (
@@ -412,6 +501,20 @@ def deletions(site: Site) -> Iterator[tuple[str, Callable[[], Act]]]:
         return lambda: with_connection(site, lambda each: each.call(wire.QueueDelete(0, QUEUE.format(0)), wire.QueueDeleteOk))
 
     yield f"`queue.delete` with {site.count:,} bindings", bound_once
+
+    def fan_out() -> Act:
+        site.http("PUT", f"/api/exchanges/{V}/all", {"type": "fanout"})
+        site.http("POST", "/api/definitions", {"bindings": site.bindings("all")[1:]})
+        publisher = Publisher(site.connect)
+
+        def run() -> None:
+            publisher.publish([Outgoing("all", "", PERSISTENT, bytes(100))])
+            publisher.flush()
+            publisher.close()
+
+        return run
+
+    yield f"`basic.publish` to {site.count:,} queues", fan_out
     yield "`DELETE /api/exchanges/%2F/keys`", lambda: lambda: site.http("DELETE", f"/api/exchanges/{V}/keys")
 
     def other_vhost() -> Act:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from random import Random
 from typing import Any
 
 import pytest
@@ -10,7 +11,7 @@ from holtmq.broker.chores import Chores
 from holtmq.broker.containment import InternalErrors
 from holtmq.errors import NotFoundError
 from holtmq.steps import Steps
-from holtmq.topology import Binding, Exchange
+from holtmq.topology import Binding, Exchange, Queue
 from tests.broker.conftest import Bench, Client
 
 MANY = 300
@@ -110,6 +111,41 @@ def test_a_deletion_is_in_the_file_as_a_whole_before_its_bindings_are_swept(benc
     bench.to_disk()
     assert clock.has_work
     assert bench.database.connection.execute("SELECT count(*) FROM bindings").fetchone() == (0,)
+
+
+@pytest.mark.parametrize("seed", range(5))
+def test_the_file_has_the_bindings_between_what_is_durable(bench: Bench, seed: int) -> None:
+    random, vhost = Random(seed), bench.broker.vhosts["/"]
+    exchanges = [Exchange(f"e{number}", "fanout", number != 1, number > 1) for number in range(4)]
+    queues = [Queue(f"q{number}", number > 0) for number in range(3)]
+    for _ in range(150):
+        exchange, other, queue = random.choice(exchanges), random.choice(exchanges), random.choice(queues)
+        key, bound = random.choice("ab"), {"e": other.name in vhost.router.registry.exchanges, "q": queue.name in vhost.queues}
+        to_queue, to_exchange = Binding(exchange.name, queue.name, key), Binding(exchange.name, other.name, key, {}, "exchange")
+        declared = exchange.name in vhost.router.registry.exchanges
+        match random.randrange(10):
+            case 0:
+                vhost.declare_exchange(exchange)
+            case 1:
+                vhost.declare_queue(queue)
+            case 2 if bound["q"]:
+                vhost.delete_queue(vhost.queues[queue.name])
+            case 3 if random.random() < 0.5:
+                vhost.delete_exchange(exchange.name)
+            case 4:
+                vhost.unbind(random.choice((to_queue, to_exchange)))
+            case 5 | 6 if bound["e"] and declared:
+                vhost.bind(to_exchange)
+            case 7 | 8 | 9 if bound["q"] and declared:
+                vhost.bind(to_queue)
+        if random.random() < 0.3:
+            bench.to_disk()
+    bench.to_disk()
+    registry = vhost.router.registry
+    durable = {each.name for each in registry.exchanges.values() if each.durable}
+    durable |= {each.name for each in registry.queues.values() if each.durable}
+    expected = {each for each in registry.bindings() if {each.source, each.destination} <= durable}
+    assert set(bench.journal.recover().topology.bindings) == expected
 
 
 def test_exclusive_queues_of_a_closed_session_are_not_found(bench: Bench, clock: Clock) -> None:

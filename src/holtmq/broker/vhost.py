@@ -35,7 +35,7 @@ if TYPE_CHECKING:
     from holtmq.broker.session import Session
     from holtmq.store.journal_port import JournalPort
 
-ENDS = attrgetter("source", "destination_type", "destination")
+ENDS = attrgetter("vhost", "source", "destination_type", "destination")
 SWEPT_AT_ONCE = 100
 """Bindings that are freed in one step, or together with what they belonged to."""
 
@@ -234,21 +234,19 @@ class VirtualHost:
         gone_exchanges = {part.name: part for part in removal.exchanges}
         gone_queues = {part.name: part for part in removal.queues}
 
-        def is_filed(source: str, destination_type: DestinationType, name: str) -> bool:
+        def is_filed(_: str, source: str, destination_type: DestinationType, name: str) -> bool:
             """Return whether both ends of a binding survive a restart. They may be among the parts just removed."""
-            if not registry.exchanges[source].durable:
-                return False
+            if source in gone_exchanges or not registry.exchanges[source].durable:
+                return False  # the bindings of a removed exchange leave the file with it
             if destination_type == "exchange":
                 return (gone_exchanges.get(name) or registry.exchanges[name]).durable
             return (gone_queues.get(name) or registry.queues[name]).outlives_broker
 
-        # Those of a removed exchange leave the file with it, however many they are. Many others have the same two ends.
-        bindings = [binding for binding in removal.bindings if binding.source not in gone_exchanges]
-        filed_ends = {ends for ends in set(map(ENDS, bindings)) if is_filed(*ends)}
         return Removal(
-            [binding for binding in bindings if ENDS(binding) in filed_ends],
+            [each for each in removal.bindings if is_filed(*ENDS(each))] if removal.is_unbinding else [],
             [exchange for exchange in removal.exchanges if exchange.durable],
             [queue for queue in removal.queues if queue.outlives_broker],
+            [ends for ends in removal.ends if is_filed(*ends)],
         )
 
     def _sweep(self, removal: Removal) -> Steps[None]:

@@ -12,7 +12,7 @@ from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass, field, replace
-from typing import TypeVar
+from typing import TypeAlias, TypeVar
 
 from holtmq.errors import (
     EXCHANGE_UNBIND,
@@ -28,6 +28,8 @@ from holtmq.topology.entities import DEFAULT_EXCHANGE, Binding, DestinationType,
 from holtmq.topology.topology import Topology
 
 K = TypeVar("K")
+Ends: TypeAlias = tuple[str, str, DestinationType, str]
+"""The vhost and the source of bindings, and the type and name of their destination."""
 
 RESERVED_PREFIX = "amq."
 PREDECLARED = {
@@ -61,9 +63,16 @@ class Removal:
     bindings: list[Binding] = field(default_factory=list)
     exchanges: list[Exchange] = field(default_factory=list)
     queues: list[Queue] = field(default_factory=list)
+    ends: list[Ends] = field(default_factory=list)
+    """The ends of the bindings to removed exchanges and queues: of these, all bindings are gone."""
 
     def __bool__(self) -> bool:
         return bool(self.bindings or self.exchanges or self.queues)
+
+    @property
+    def is_unbinding(self) -> bool:
+        """Whether nothing but bindings was removed. Those of exchanges and queues need not be removed one by one."""
+        return not (self.exchanges or self.queues)
 
 
 class Registry:
@@ -264,6 +273,7 @@ class Registry:
         if bound is not None:
             _discard(self._incoming, (bound.destination_type, bound.destination), bound)
             self._let_go([bound], removal)
+            del removal.ends[0]  # there may be others between the two
         elif strict:
             self._refuse_other_arguments(binding)
         return removal
@@ -307,16 +317,16 @@ class Registry:
         return ghosts
 
     def _let_go(self, ghosts: list[Binding], removal: Removal) -> None:
-        """Note which bindings have become ghosts, and remove the auto-delete exchanges that have lost their last one."""
+        """Note that bindings to one destination are ghosts now. Remove the auto-delete exchanges that lost their last one."""
         self._unswept[id(removal)] = removal
-        pending = [ghosts]
+        counts, pending = self._ghosts_from, [ghosts]
         while pending:
             ghosts = [ghost for ghost in pending.pop() if ghost.source in self._outgoing]  # others went with their source
             removal.bindings += ghosts
-            counts = self._ghosts_from
             for ghost in ghosts:
                 counts[ghost.source] = counts.get(ghost.source, 0) + 1
             for source in {ghost.source: None for ghost in ghosts}:
+                removal.ends.append((self.vhost, source, ghosts[0].destination_type, ghosts[0].destination))
                 exchange = self.exchanges.get(source)
                 if exchange is not None and exchange.auto_delete and not self._count_from(source):
                     pending.append(self._drop_exchange(source, removal))

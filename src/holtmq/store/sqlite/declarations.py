@@ -18,6 +18,9 @@ from holtmq.topology import DEFAULT_VHOST, Binding, Exchange, Parameter, Policy,
 T = TypeVar("T")
 ROWS = 500
 """Number of bindings that are removed in one step."""
+FROM = "vhost = ? AND source = ?"
+BETWEEN = "vhost = ? AND source = ? AND destination_type = ? AND destination = ?"
+"""Bindings from an exchange, and to one destination."""
 
 
 class SqliteDeclarations:
@@ -99,30 +102,33 @@ class SqliteDeclarations:
     def remove(self, removal: Removal) -> Steps[None]:
         """Remove the parts of a topology that a change removed. The caller removes the messages of a queue before.
 
-        The bindings of an exchange are removed with it: the caller need not list them.
+        The bindings from and to removed parts are found by their ends, not one by one.
         """
-        for binding in removal.bindings:
+        for binding in removal.bindings if removal.is_unbinding else ():
             self._change(
                 "DELETE FROM bindings WHERE (vhost, source, destination_type, destination, routing_key, arguments) "
                 "= (?, ?, ?, ?, ?, ?)",
                 *_identity(binding),
             )
             yield
+        for ends in removal.ends:
+            yield from self._remove_bindings(BETWEEN, *ends)
         for exchange in removal.exchanges:
-            while self._remove_bindings(exchange):
-                yield
+            yield from self._remove_bindings(FROM, exchange.vhost, exchange.name)
             self._change("DELETE FROM exchanges WHERE vhost = ? AND name = ?", exchange.vhost, exchange.name)
         for queue in removal.queues:
             self._change("DELETE FROM queues WHERE vhost = ? AND name = ?", queue.vhost, queue.name)
 
-    def _remove_bindings(self, exchange: Exchange) -> bool:
-        """Remove some bindings of an exchange. Return whether it had any."""
-        with self._database.transaction() as connection:
-            cursor = connection.execute(
-                "DELETE FROM bindings WHERE id IN (SELECT id FROM bindings WHERE vhost = ? AND source = ? LIMIT ?)",
-                (exchange.vhost, exchange.name, ROWS),
-            )
-        return cursor.rowcount > 0
+    def _remove_bindings(self, which: str, *parameters: str) -> Steps[None]:
+        """Remove bindings, some in each step."""
+        removed = 1
+        while removed:
+            with self._database.transaction() as connection:
+                removed = connection.execute(
+                    f"DELETE FROM bindings WHERE id IN (SELECT id FROM bindings WHERE {which} LIMIT ?)", (*parameters, ROWS)
+                ).rowcount
+                connection.execute("UPDATE state SET topology_version = topology_version + ?", (min(removed, 1),))
+            yield
 
     def set_policy(self, policy: Policy) -> None:
         self._change(
