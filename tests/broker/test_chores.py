@@ -195,7 +195,7 @@ def test_a_purge_keeps_the_messages_that_are_on_their_way_back(bench: Bench, clo
     bench.to_disk()
     assert len(one.deliveries) == 4
     bench.broker.chores.add("closing a session", "one", one.channel.session.close)
-    clock.go_on(4)
+    clock.go_on(2)
     returned = bench.count("q")
     assert 0 < returned < 4
     other.channel.declarer.purge_queue("q")

@@ -31,7 +31,7 @@ UNGUARDED = {
     "InternalErrors.contain", "InternalErrors.report",
     "Turns.begin", "Turns._end", "Turns._set_timer", "Turns._on_timer", "Client.connection_lost", "Server.dismiss",
     "Commits._committed", "Commits._continue", "Housekeeping._keep_house", "Server._make_client",
-    "Chores.add", "Chores._do", "ChoresBetweenTurns._has_time", "ChoresBetweenTurns._go_on", "Chores.retry",
+    "Chores.add", "Chores._start", "Chores._do", "ChoresBetweenTurns._has_time", "ChoresBetweenTurns._go_on", "Chores.retry",
 }  # fmt: skip
 """What contains errors, or is called by the event loop itself: nothing stands between them and the loop."""
 

@@ -31,12 +31,15 @@ from holtmq.wire.content import Content, Properties, encode_properties
 from holtmq.wire.tables import join_table, split_table
 
 if TYPE_CHECKING:
+    from holtmq.broker.chores import Chore
     from holtmq.broker.session import Session
 
 
 Delivery: TypeAlias = tuple[QueuedMessage, MessageQueue, Consumer | None]
 """An unacknowledged message: without a consumer if it was fetched by `get`."""
 NOWHERE = NoOutlet()
+SETTLED_AT_ONCE = 100
+"""Messages that a client can requeue or reject together without waiting for a chore."""
 
 
 class Fetched(NamedTuple):
@@ -65,6 +68,10 @@ class Channel:
         self.declarer = Declarer(session)
         self.consumers: dict[str, Consumer] = {}
         self.unsettled: dict[int, Delivery] = {}
+        self._settling: dict[int, Delivery] = {}
+        """Messages that are being settled in steps."""
+        self.chore: Chore | None = None
+        """What the client must wait for."""
         self.prefetch = 0
         """Maximum number of unacknowledged messages of all consumers together; 0 means unlimited."""
         self.in_flight = 0
@@ -376,7 +383,9 @@ class Channel:
 
     @property
     def unsettled_count(self) -> int:
-        return len(self.unsettled) + (self.transaction.settled_count if self.transaction is not None else 0)
+        return (
+            len(self.unsettled) + len(self._settling) + (self.transaction.settled_count if self.transaction is not None else 0)
+        )
 
     @property
     def is_transactional(self) -> bool:
@@ -404,7 +413,7 @@ class Channel:
         if not requeue:
             raise NotImplementedByBrokerError("basic.recover without requeue: expected requeue")
         unsettled, self.unsettled = self.unsettled, {}
-        self._apply(unsettled, MessageQueue.take_back)
+        self._apply_in_steps(unsettled, MessageQueue.take_back)
 
     def _take_unsettled(self, tag: int, *, multiple: bool) -> dict[int, Delivery]:
         if multiple and tag == 0:
@@ -425,9 +434,24 @@ class Channel:
 
     def _settle(self, deliveries: dict[int, Delivery], settle: Settlement) -> None:
         if self.transaction is None:
-            self._apply(deliveries, settle)
+            self._apply_in_steps(deliveries, settle)
         else:
             self.transaction.settlements.append((deliveries, settle))
+
+    def _apply_in_steps(self, deliveries: dict[int, Delivery], settle: Settlement) -> None:
+        """Settle messages, in steps if they are many. The client must wait for the chore before it goes on."""
+        if len(deliveries) <= SETTLED_AT_ONCE:
+            self._apply(deliveries, settle)
+            return
+        self._settling = dict(reversed(deliveries.items()))
+        subject = f"channel {self.number} of {self.session.user.name!r}"
+        self.chore = self.broker.chores.add("settling messages", subject, lambda: self._settle_all(settle))
+
+    def _settle_all(self, settle: Settlement) -> Steps[None]:
+        while self._settling:  # oldest first; those in it still count as unacknowledged
+            _, delivery = self._settling.popitem()
+            self._settle_one(delivery, settle)
+            yield
 
     def _apply(self, deliveries: dict[int, Delivery], settle: Settlement) -> None:
         """Settle messages. If that fails for one of them, the rest stays unacknowledged."""
@@ -455,7 +479,8 @@ class Channel:
     def messages_of(self, queue: MessageQueue) -> list[QueuedMessage]:
         """Return the unacknowledged messages of a queue."""
         settled = self.transaction.settled if self.transaction is not None else {}
-        return [message for message, its_queue, _ in (*self.unsettled.values(), *settled.values()) if its_queue is queue]
+        deliveries = (*self.unsettled.values(), *settled.values(), *self._settling.values())
+        return [message for message, its_queue, _ in deliveries if its_queue is queue]
 
     def select_transactions(self) -> None:
         if self.confirms.is_selected:

@@ -62,16 +62,18 @@ class Chores:
     def add(self, name: str, subject: str, begin: Callable[[], Steps[None]]) -> Chore:
         """Start a chore. `name` and `subject` say in the log what failed, and for whom."""
         chore = Chore(name, subject, begin)
-        if not self._do(chore):
-            self._waiting.append(chore)
+        self._start(chore)
         return chore
+
+    def _start(self, chore: Chore) -> None:
+        if not (self._has_time() and self._do(chore)):
+            self._waiting.append(chore)
 
     def retry(self) -> None:
         """Start the chores again that have failed."""
         failed, self._failed = self._failed, []
         for chore in failed:
-            if not self._do(chore):
-                self._waiting.append(chore)
+            self._start(chore)
 
     def complete(self) -> None:
         """Do all chores to their end, and those that have failed once more."""
@@ -81,10 +83,8 @@ class Chores:
             self._do(self._waiting.popleft(), is_urgent=True)
 
     def _do(self, chore: Chore, *, is_urgent: bool = False) -> bool:
-        """Do a chore for as long as there is time, or to its end. Return False if there is more to do."""
+        """Do a step of a chore, and more for as long as there is time, or all of them. Return False if there is more to do."""
         try:
-            if not (is_urgent or self._has_time()):
-                return False
             for _ in chore.resume():
                 if not (is_urgent or self._has_time()):
                     return False

@@ -152,6 +152,9 @@ class ClientHandler:
             self._wait_for_disk(target, method, is_change=is_change)
         if answer is not None:
             channel.send(answer)
+        if target.chore is not None:
+            self._client.wait_for(target.chore)
+            target.chore = None
 
     def _target(self, channel: ServerChannel) -> Channel:
         assert self.session is not None
