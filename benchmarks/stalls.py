@@ -456,28 +456,37 @@ def expiries(site: Site) -> Iterator[tuple[str, Callable[[], Act]]]:
     """Things that happen by themselves, all at the same moment."""
 
     def queues() -> Act:
-        arguments: Mapping[str, FieldValue] = {"x-expires": EXPIRY_MS}
         with site.connect() as connection:
             for number in range(site.count):
-                connection.send(CHANNEL, wire.QueueDeclare(0, f"idle-{number}", no_wait=True, arguments=arguments))
+                connection.send(CHANNEL, wire.QueueDeclare(0, f"idle-{number}", no_wait=True))
             connection.call(wire.BasicGet(0, PROBED), wire.BasicGetEmpty)
-        site.http("PUT", f"/api/policies/{V}/idle", {"pattern": "^idle-", "definition": {"expires": 1}, "apply-to": "queues"})
-        return lambda: _wait_for(lambda: site.http("GET", "/api/queues?page=1&page_size=1&name=idle")["filtered_count"] == 0)
+
+        def run() -> None:
+            policy = {"pattern": "^idle-", "definition": {"expires": 1}, "apply-to": "queues"}
+            site.http("PUT", f"/api/policies/{V}/idle", policy)
+            _wait_for(lambda: site.http("GET", "/api/overview")["object_totals"]["queues"] < 2 * site.count)
+            site.http("DELETE", f"/api/policies/{V}/idle")
+
+        return run
 
     yield f"{site.count:,} queues expire", queues
 
     def messages(number: int) -> Callable[[], Act]:
         def prepare() -> Act:
-            for queue in range(number):
-                site.declare(f"short-{queue}", durable=True)
-                site.publish(f"short-{queue}", EXPIRING // number, 100, encode_properties({"expiration": str(EXPIRY_MS)}))
-            longest = "/api/queues?page=1&page_size=1&name=short&sort=messages&sort_reverse=true"
-            return lambda: _wait_for(lambda: site.http("GET", longest)["items"][0].get("messages", 0) == 0)
+            names = [f"short-{queue}" for queue in range(number)]
+            for name in names:
+                site.declare(name, durable=True)
+                site.publish(name, EXPIRING // number, 100, encode_properties({"expiration": str(EXPIRY_MS)}))
+            return lambda: with_connection(site, lambda each: _wait_for(lambda: not any(_count(each, name) for name in names)))
 
         return prepare
 
     yield f"{EXPIRING:,} messages expire in one queue", messages(1)
     yield f"{EXPIRING:,} messages expire in 100 queues", messages(100)
+
+
+def _count(connection: BlockingConnection, queue: str) -> int:
+    return connection.call(wire.QueueDeclare(0, queue, passive=True), wire.QueueDeclareOk).message_count
 
 
 def _wait_for(condition: Callable[[], bool]) -> None:

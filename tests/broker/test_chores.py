@@ -10,8 +10,8 @@ import pytest
 from holtmq.broker.chores import Chores
 from holtmq.broker.containment import InternalErrors
 from holtmq.errors import NotFoundError
-from holtmq.steps import Steps
-from holtmq.topology import Binding, Exchange, Queue
+from holtmq.steps import Steps, complete
+from holtmq.topology import Binding, Exchange, Policy, Queue
 from tests.broker.conftest import Bench, Client
 
 MANY = 300
@@ -230,6 +230,18 @@ def test_many_queues_that_expire_together_go_in_steps(bench: Bench, clock: Clock
     while clock.has_work:
         clock.go_on(100)
         bench.turn()
+    assert not vhost.queues
+
+
+def test_a_policy_can_make_a_queue_expire_sooner_than_it_was_declared_to(bench: Bench) -> None:
+    client, vhost = bench.client(), bench.broker.vhosts["/"]
+    declare(client, "q", arguments={"x-expires": 60_000})
+    complete(bench.broker.set_policy(Policy("soon", ".*", {"expires": 1000})))
+    bench.turn(500)
+    assert client.get("q") is None  # and is used once more
+    bench.turn(800)
+    assert list(vhost.queues) == ["q"]
+    bench.turn(800)
     assert not vhost.queues
 
 

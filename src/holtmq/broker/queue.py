@@ -99,7 +99,8 @@ class MessageQueue:
         """Whether a persistent message would be left to the file."""
         self._timer: int | None = None
         self._used_at = host.now_ms
-        self._is_use_watched = False
+        self._use_timer: int | None = None
+        """When to check next whether the queue has been idle for too long."""
         self._lanes: list[Lane] = []
         self.apply(rules)
 
@@ -574,9 +575,12 @@ class MessageQueue:
 
     def _watch_use(self) -> None:
         """Schedule a check for when the queue may have been idle for too long."""
-        if self.rules.expires_ms is not None and not self._is_use_watched:
-            self._is_use_watched = True
-            self._host.schedule(self, self._used_at + self.rules.expires_ms)
+        if self.rules.expires_ms is None:
+            return
+        at_ms = self._used_at + self.rules.expires_ms
+        if self._use_timer is None or at_ms < self._use_timer:
+            self._use_timer = at_ms
+            self._host.schedule(self, at_ms)
 
     def redelivered(self, message: QueuedMessage) -> bool:
         return message.id in self._returns
@@ -626,13 +630,12 @@ class MessageQueue:
             self._drop_expired()
             self._watch_front()
             self._host.wake(self)
-        if self._is_use_watched and self._used_at + (self.rules.expires_ms or 0) <= now:
-            self._is_use_watched = False
-            if self.rules.expires_ms is not None and not self.consumers:
+        if self._use_timer is not None and self._use_timer <= now:
+            self._use_timer = None
+            if self.rules.expires_ms is not None and not self.consumers and self._used_at + self.rules.expires_ms <= now:
                 self._host.doom(self)
-        elif self._is_use_watched:
-            self._is_use_watched = False
-            self._watch_use()
+            elif not self.consumers:  # when the last one leaves, the queue is used
+                self._watch_use()
 
     def _drop_expired(self) -> None:
         now, checks = self._host.now_ms, DROPPED_AT_ONCE
