@@ -32,8 +32,8 @@ class LogPort(Protocol):
     def remove(self, gone: Iterable[Gone]) -> Steps[None]:
         """Remove messages from queues."""
 
-    def returned(self, chunk: Chunk, queue_id: int, message_id: int, count: int) -> None:
-        """Record how often a message has returned to a queue."""
+    def returned(self, chunk: Chunk, queue_id: int, counts: Mapping[int, int]) -> None:
+        """Record how often messages of a chunk have returned to a queue, by message id."""
 
     def purge(self, queue_id: int, but: Iterable[StorableMessage] = ()) -> Steps[None]:
         """Remove all messages of a queue except these, which are in memory."""

@@ -356,10 +356,13 @@ class SqliteJournal:
             yield
         yield from self._write_purges(connection, batch.purges, batch.forgotten)
         yield from self._log.append(batch.alone, batch.shared, batch.late.values())
-        for message, queue_id, count in [(message, place[1], count) for place, (message, count) in batch.returned.items()]:
+        returned: dict[tuple[Chunk, int], dict[int, int]] = {}
+        for (message_id, queue_id), (message, count) in batch.returned.items():
             if isinstance(message.stored, Chunk):
-                self._log.returned(message.stored, queue_id, message.id, count)
-                yield
+                returned.setdefault((message.stored, queue_id), {})[message_id] = count
+        for (chunk, queue_id), counts in returned.items():
+            self._log.returned(chunk, queue_id, counts)
+            yield
         yield from self._log.remove((*batch.tied, *batch.removed))
         if batch.delivered:
             self._write_marks(connection, batch.delivered)

@@ -238,10 +238,10 @@ class ChunkLog(LogPort):
             json.dumps(piece.returns) if piece.returns else None, queue_id, piece.priority, piece.first_id, chunk.id,
         ))  # fmt: skip
 
-    def returned(self, chunk: Chunk, queue_id: int, message_id: int, count: int) -> None:
+    def returned(self, chunk: Chunk, queue_id: int, counts: Mapping[int, int]) -> None:
         piece = chunk.slices.get(queue_id)
         if piece is not None and piece.number:
-            piece.returns[message_id] = count
+            piece.returns.update(counts)
             self._write_slice(chunk, queue_id, piece)
 
     def purge(self, queue_id: int, but: Iterable[StorableMessage] = ()) -> Steps[None]:

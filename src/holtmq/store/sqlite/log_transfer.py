@@ -145,7 +145,7 @@ def _pack_some(connection: sqlite3.Connection, chunks: ChunkLog, after_id: int, 
     complete(chunks.append({}, entries))
     for message, queue_id, count in attempts:
         assert isinstance(message.stored, Chunk)
-        chunks.returned(message.stored, queue_id, message.id, count)
+        chunks.returned(message.stored, queue_id, {message.id: count})
     connection.execute(PACKED, (after_id, up_to))
     connection.execute(FREE, (after_id, up_to))
     return len(entries), damaged
