@@ -13,6 +13,7 @@ import pytest
 import holtmq
 from holtmq.store.records import Durability
 from holtmq.store.sqlite.database import STEPS, SqliteDatabase
+from tests.deadline import PATIENCE_S
 
 
 def user_version(path: Path) -> int:
@@ -120,18 +121,37 @@ def test_a_path_where_no_file_can_be_created_is_refused(path: str) -> None:
         holtmq.open(path)
 
 
-READ_ONLY = """
+USE = """
 import os, sys, holtmq
 os.setuid(65534)
 try:
     with holtmq.open(sys.argv[1]) as mq:
         mq.queue("q").put("m")
-except holtmq.StoreReadOnlyError as error:
-    print(error)
+except holtmq.StoreError as error:
+    print(type(error).__name__, error)
 """
 
 
-@pytest.mark.skipif(os.getuid() != 0, reason="only root can run the test as a user without permissions; CI runs as root")
+AS_ROOT = pytest.mark.skipif(
+    os.getuid() != 0, reason="only root can run the test as a user without permissions; CI runs as root"
+)
+
+
+def use_as_another_user(path: Path) -> str:
+    """Put a message as a user without permissions. Return the error."""
+    environment = {**os.environ, "PYTHONPATH": os.pathsep.join(sys.path), "PYTHONDONTWRITEBYTECODE": "1"}
+    command = [sys.executable, "-c", USE, str(path)]
+    return subprocess.run(command, capture_output=True, text=True, env=environment, timeout=PATIENCE_S, check=True).stdout
+
+
+@AS_ROOT
+def test_a_folder_that_may_not_be_entered_is_reported(tmp_path: Path) -> None:
+    (tmp_path / "private").mkdir(mode=0o700)
+    told = use_as_another_user(tmp_path / "private" / "a.db")
+    assert told.startswith(f"StoreError {tmp_path}/private/a.db cannot be opened: Permission denied; check the permissions of")
+
+
+@AS_ROOT
 def test_a_read_only_file_is_refused(tmp_path: Path) -> None:
     path = tmp_path / "a.db"
     with holtmq.open(path) as mq:
@@ -139,11 +159,7 @@ def test_a_read_only_file_is_refused(tmp_path: Path) -> None:
     for folder in (tmp_path, *(parent for parent in tmp_path.parents if "pytest" in str(parent))):
         folder.chmod(0o755)
     path.chmod(0o444)
-    environment = {**os.environ, "PYTHONPATH": os.pathsep.join(sys.path), "PYTHONDONTWRITEBYTECODE": "1"}
-    done = subprocess.run(
-        [sys.executable, "-c", READ_ONLY, str(path)], capture_output=True, text=True, env=environment, timeout=60
-    )
-    assert "cannot be written" in done.stdout, done.stderr
+    assert use_as_another_user(path).startswith(f"StoreReadOnlyError {path} cannot be written")
     with holtmq.open(path) as mq:
         assert mq.queue("q").size() == 1
 

@@ -54,9 +54,13 @@ def _primary_code(error: sqlite3.Error) -> int:
 
 def _unopened(error: sqlite3.Error, path: str) -> StoreError:
     folder = Path(path).absolute().parent
-    if Path(path).is_dir():
+    try:
+        is_folder, has_folder = Path(path).is_dir(), folder.is_dir()
+    except PermissionError as refusal:
+        return StoreError(f"{path} cannot be opened: {refusal.strerror}; check the permissions of the folders that lead to it")
+    if is_folder:
         return StoreError(f"{path} cannot be opened: it is a folder; expected a file")
-    if not folder.is_dir():
+    if not has_folder:
         return StoreError(f"{path} cannot be opened: the folder {folder} does not exist; create it, or choose another path")
     if not os.access(folder, os.W_OK):
         return _read_only(path)
