@@ -277,6 +277,7 @@ class Channel:
         return self.call(wire.QueueDelete(0, queue, if_unused, if_empty), wire.QueueDeleteOk).message_count
 
     def count(self, queue: str) -> int:
+        """Return the number of ready messages. RabbitMQ may count before it has stored the messages of a settled channel."""
         return self.declare(queue, passive=True).message_count
 
     def publish(

@@ -25,7 +25,7 @@ def shorter_counts(scene: Scene) -> object:
     channel.declare(long, message_ttl=60_000)
     channel.put(short, b"m", expiration="60000")
     channel.put(long, b"m", expiration="60000")
-    return last_seen(lambda: channel.count(short), 0), channel.count(long)
+    return last_seen(lambda: channel.count(short), 0), last_seen(lambda: channel.count(long), 1)
 
 
 @rule(SECTION, "a message with a TTL of 0 is delivered only to a consumer that is waiting", ([b"now"], 0))
@@ -42,11 +42,12 @@ def ttl_zero(scene: Scene) -> object:
 
 @rule(SECTION, "a message's own expiration is checked when it reaches the head of the queue", [b"stays"])
 def at_the_front(scene: Scene) -> object:
-    channel, queue = scene.channel(), scene.queue()
-    channel.declare(queue)
+    channel, queue, dead = scene.channel(), scene.queue(), scene.queue()
+    channel.declare(dead)
+    channel.declare(queue, dead_letter_exchange="", dead_letter_routing_key=dead)
     channel.put(queue, b"goes", expiration="20")
     channel.put(queue, b"stays")
-    last_seen(lambda: channel.count(queue), 1)
+    last_seen(lambda: channel.count(dead), 1)
     return channel.drain(queue)
 
 
