@@ -12,7 +12,8 @@ from pyspark.sql import SparkSession
 
 from holtmq import Binding, Exchange, Queue, Topology
 from holtmq.cli.main import main
-from holtmq.cli.pipeline_commands import summarise_spark_error
+from holtmq.cli.pipeline_commands import show_comparison, summarise_spark_error
+from holtmq.spark.comparison import Comparison, Refusal
 from tests.amqp_client import Amqp
 from tests.server.process import broker_process
 
@@ -67,10 +68,13 @@ def test_a_queue_is_archived_reported_compared_routed_and_replayed(run: Run, tmp
         assert "<title>Orders" in page.read_text()
         assert json.loads(run("report", stored, "--definitions", before, "--json"))["deliveries"] == 250
 
-        printed = run("compare", stored, "--before", before, "--after", after, "--fail-above", "10", code=3)
+        compared = ("compare", stored, "--before", before, "--after", after)
+        printed = run(*compared, "--fail-above", "10", code=3)
         assert "50 of 200 messages (25.0 %) would reach other queues" in printed
         assert "−food (1 unchanged)" in printed
-        assert json.loads(run("compare", stored, "--before", before, "--after", after, "--json"))["share"] == 0.25
+        assert json.loads(run(*compared, "--json"))["share"] == 0.25
+        printed = run(*compared, "--vhost", "elsewhere", code=1)
+        assert "both topologies refuse all 200 messages, so nothing was compared" in printed
 
         printed = run("route", stored, str(tmp_path / "routed"), "--definitions", before, "--partition-by", "queue", "--json")
         assert json.loads(printed)["deliveries"] == 250
@@ -130,6 +134,19 @@ def test_an_error_of_spark_is_reduced_to_the_line_with_the_cause() -> None:
     assert summarise_spark_error("\n[PATH_NOT_FOUND] Path does not exist: file:/x. SQLSTATE: 42K03") == (
         "[PATH_NOT_FOUND] Path does not exist: file:/x. SQLSTATE: 42K03"
     )
+
+
+def test_a_comparison_shows_what_both_topologies_refuse(capsys: pytest.CaptureFixture[str]) -> None:
+    nothing = dict.fromkeys(("gaining", "losing", "newly_unroutable", "newly_routable", "newly_refused", "keys_affected"), 0)
+    show_comparison(
+        Comparison(
+            messages=100, affected=0, still_unroutable=2, still_refused=7, queues=(), keys=(), **nothing,
+            refusals=(Refusal("the routing key is null", 7),),
+        )
+    )  # fmt: skip
+    shown = capsys.readouterr().out
+    assert "2 still reach no queue   7 are refused by both topologies" in shown
+    assert "Refused by both:\n  the routing key is null (7)" in shown
 
 
 def test_help_shows_the_new_name_of_the_broker_option_only(capsys: pytest.CaptureFixture[str]) -> None:

@@ -15,7 +15,8 @@ from pyspark.errors import PySparkException
 from pyspark.sql import DataFrame, SparkSession
 
 from holtmq import Binding, Exchange, InvalidValueError, Queue, Router, Topology
-from holtmq.spark import MessageFilter, archive, compact, compare, replay, report, route, route_job
+from holtmq.spark import Columns, MessageFilter, archive, compact, compare, replay, report, route, route_job
+from holtmq.spark.comparison import NothingComparedError
 from holtmq.spark.executor import PackedTopology, RoutingSpec
 from holtmq.spark.filesystems import WriteError, filesystem_of, qualify
 from holtmq.spark.locks import FolderLock
@@ -249,7 +250,6 @@ def test_comparison_of_two_topologies(spark: SparkSession, traffic: str) -> None
     assert {(key.routing_key, key.before, key.after) for key in comparison.keys if key.routing_key == "orders.food"} == {
         ("orders.food", ("all", "food"), ("all",))
     }
-    assert compare(messages, SHOP, SHOP).affected == 0
     assert comparison.to_dict()["share"] == comparison.share == comparison.affected / 4000
 
 
@@ -257,6 +257,21 @@ def test_a_comparison_counts_messages_that_would_be_refused(spark: SparkSession,
     comparison = compare(spark.read.parquet(traffic), SHOP, Topology(SHOP.exchanges[1:], SHOP.queues, SHOP.bindings[5:]))
     assert comparison.newly_refused > 3900
     assert comparison.newly_unroutable == 0
+
+
+def test_a_comparison_counts_messages_that_both_topologies_refuse(spark: SparkSession, traffic: str) -> None:
+    comparison = compare(spark.read.parquet(traffic), SHOP, SHOP)
+    assert (comparison.affected, comparison.still_refused, comparison.still_unroutable) == (0, 44, 400)
+    refused = {refusal.reason.split(":")[0]: refusal.messages for refusal in comparison.refusals}
+    assert refused == {"the routing key is null": 40, "headers": 4}
+    assert comparison.exceeds(1)
+    assert not comparison.exceeds(1.1)  # which is exactly the share of 44 messages
+    assert comparison.to_dict()["refusals"][0] == {"reason": "the routing key is null", "messages": 40}
+
+
+def test_a_comparison_fails_if_both_topologies_refuse_all_messages(spark: SparkSession, traffic: str) -> None:
+    with pytest.raises(NothingComparedError, match="both topologies refuse all 4,000 messages, so nothing was compared"):
+        compare(spark.read.parquet(traffic), SHOP, SHOP, columns=Columns(exchange="day"))
 
 
 def test_a_report_counts_everything(spark: SparkSession, traffic: str, tmp_path: Path) -> None:

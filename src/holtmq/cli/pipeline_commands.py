@@ -33,7 +33,7 @@ if TYPE_CHECKING:
 
 Command = TypeVar("Command", bound=Callable[..., Any])
 AFFECTED = 3
-"""Exit code of a comparison in which more messages are affected than allowed."""
+"""Exit code of a comparison in which more messages are affected or refused than allowed."""
 ROWS_SHOWN = 12
 TIMES = click.DateTime(["%Y-%m-%d", "%Y-%m-%dT%H:%M:%S", "%Y-%m-%d %H:%M:%S"])
 
@@ -281,7 +281,7 @@ def replay(
     "--fail-above",
     type=click.FloatRange(0, 100),
     metavar="PERCENT",
-    help=f"Exit with code {AFFECTED} if more than this percentage of the messages is affected.",
+    help=f"Exit with code {AFFECTED} if more than this percentage of the messages is affected, or refused by both topologies.",
 )
 @spark_options
 def compare(
@@ -302,7 +302,7 @@ def compare(
         print_json(comparison.to_dict())
     else:
         show_comparison(comparison)
-    return AFFECTED if fail_above is not None and 100 * comparison.share > fail_above else 0
+    return AFFECTED if fail_above is not None and comparison.exceeds(fail_above) else 0
 
 
 @pipeline.command()
@@ -377,8 +377,11 @@ def show_comparison(comparison: Comparison) -> None:
         "become unroutable": comparison.newly_unroutable,
         "become routable": comparison.newly_routable,
         "would be refused": comparison.newly_refused,
+        "still reach no queue": comparison.still_unroutable,
+        "are refused by both topologies": comparison.still_refused,
     }
     show("   ".join(f"{count:,} {what}" for what, count in facts.items() if count) or "No message would reach other queues.")
+    _show_list("Refused by both", [f"{refusal.reason} ({refusal.messages:,})" for refusal in comparison.refusals])
     if comparison.queues:
         grid = _grid("queue", "before", "after", "gained", "lost")
         for queue in comparison.queues[:ROWS_SHOWN]:
@@ -421,9 +424,13 @@ def show_report(outcome: Report) -> None:
         ("Bindings that never matched", list(outcome.idle_bindings)),
         ("Overlapping bindings", [f"{o.first} and {o.second} ({o.messages:,})" for o in outcome.overlaps]),
     ):
-        if names:
-            more = f" and {len(names) - ROWS_SHOWN} more" if len(names) > ROWS_SHOWN else ""
-            click.echo(f"{heading}:\n" + "\n".join(f"  {printable(name)}" for name in names[:ROWS_SHOWN]) + more)
+        _show_list(heading, names)
+
+
+def _show_list(heading: str, names: list[str]) -> None:
+    if names:
+        more = f" and {len(names) - ROWS_SHOWN} more" if len(names) > ROWS_SHOWN else ""
+        click.echo(f"{heading}:\n" + "\n".join(f"  {printable(name)}" for name in names[:ROWS_SHOWN]) + more)
 
 
 def _grid(first: str, *numbers: str) -> Grid:

@@ -1,6 +1,9 @@
 """compare(): two topologies applied to the same messages, to see what a change would do to real traffic.
 
 The executors count the messages by signature and route each signature with both topologies. Only counts reach the driver.
+
+A message that both topologies refuse says nothing about the change. Such messages are counted, and if there are no others the
+comparison fails: a wrong virtual host or exchange would otherwise look like a change without effect.
 """
 
 from __future__ import annotations
@@ -13,7 +16,7 @@ import pyarrow as pa
 from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F
 
-from holtmq.errors import HoltmqError
+from holtmq.errors import HoltmqError, InvalidValueError
 from holtmq.routing import Router
 from holtmq.spark.deprecated_names import OldToJson
 from holtmq.spark.executor import NULL_EXCHANGE, NULL_KEY, PackedTopology
@@ -21,10 +24,15 @@ from holtmq.spark.signature import DEFAULT_COLUMNS, Columns, RoutingInputs, Sign
 from holtmq.topology import DEFAULT_VHOST, Topology
 
 KEYS_SHOWN = 50
+REASONS_SHOWN = 10
 ROUTED = (
     "exchange string, routing_key string, messages long, before array<string>, after array<string>, "
     "before_reason string, after_reason string"
 )
+
+
+class NothingComparedError(InvalidValueError):
+    """Both topologies refuse all messages."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,6 +58,14 @@ class KeyChange:
 
 
 @dataclass(frozen=True, slots=True)
+class Refusal:
+    """A reason why both topologies refuse messages, and the number of these messages."""
+
+    reason: str
+    messages: int
+
+
+@dataclass(frozen=True, slots=True)
 class Comparison(OldToJson):
     """The result of a comparison.
 
@@ -63,16 +79,26 @@ class Comparison(OldToJson):
     newly_unroutable: int
     newly_routable: int
     newly_refused: int
+    still_unroutable: int
+    """Messages that reach no queue with either topology."""
+    still_refused: int
+    """Messages that both topologies refuse."""
     keys_affected: int
     queues: tuple[QueueChange, ...]
     """Queues that gain or lose messages, most affected first."""
     keys: tuple[KeyChange, ...]
     """The affected keys with the most messages; `keys_affected` counts all."""
+    refusals: tuple[Refusal, ...]
+    """The most frequent reasons of `still_refused`."""
 
     @property
     def share(self) -> float:
         """Affected messages as a fraction of all messages, from 0 to 1."""
         return self.affected / self.messages if self.messages else 0.0
+
+    def exceeds(self, percent: float) -> bool:
+        """Return whether more than this percentage of the messages is affected or refused by both topologies."""
+        return 100 * (self.affected + self.still_refused) > percent * self.messages
 
     def to_dict(self) -> dict[str, Any]:
         """Return the fields as a dictionary of values that JSON can represent."""
@@ -92,7 +118,7 @@ def compare(
     """Return what would change for these messages if `after` replaced `before`. Runs the job.
 
     The executors count and route the distinct signatures. The driver receives the totals, the affected queues, and the
-    `keys_shown` affected keys with the most messages.
+    `keys_shown` affected keys with the most messages. Raise NothingComparedError if both topologies refuse all messages.
 
     Args:
         messages: The messages of a batch DataFrame.
@@ -110,9 +136,17 @@ def compare(
     comparing = _ComparingTask(PackedTopology.of(before, vhost), PackedTopology.of(after, vhost))
     routed = counted.mapInArrow(comparing.route_all, ROUTED).persist()
     try:
-        return _summarise(routed, keys_shown)
+        comparison = _summarise(routed, keys_shown)
     finally:
         routed.unpersist()
+    if comparison.messages and comparison.still_refused == comparison.messages:
+        first = comparison.refusals[0]
+        raise NothingComparedError(
+            f"both topologies refuse all {comparison.messages:,} messages, so nothing was compared. The most frequent reason "
+            f"({first.messages:,} messages): {first.reason}. Check the virtual host (got {vhost!r}), the exchange, and the "
+            "names of the columns"
+        )
+    return comparison
 
 
 def count_signatures(
@@ -176,11 +210,15 @@ def _summarise(routed: DataFrame, keys_shown: int) -> Comparison:
         count(undelivered_after & ~undelivered_before & ~is_refused).alias("newly_unroutable"),
         count(undelivered_before & ~undelivered_after).alias("newly_routable"),
         count(is_refused & ~was_refused).alias("newly_refused"),
+        count(undelivered_before & undelivered_after & ~was_refused & ~is_refused).alias("still_unroutable"),
+        count(was_refused & is_refused).alias("still_refused"),
         F.count_distinct(F.when(is_affected, F.struct("exchange", "routing_key"))).alias("keys_affected"),
     ).collect()[0]
     affected = routed.where(is_affected)
     by_key = affected.groupBy("exchange", "routing_key", "before", "after").agg(F.sum("messages").alias("messages"))
     keys = by_key.orderBy(F.desc("messages"), "exchange", "routing_key").limit(keys_shown).collect()
+    refused = routed.where(was_refused & is_refused).groupBy("after_reason").agg(F.sum("messages").alias("messages"))
+    reasons = refused.orderBy(F.desc("messages"), "after_reason").limit(REASONS_SHOWN).collect()
     return Comparison(
         **totals.asDict(),
         queues=_queue_changes(routed),
@@ -188,6 +226,7 @@ def _summarise(routed: DataFrame, keys_shown: int) -> Comparison:
             KeyChange(row["exchange"], row["routing_key"], row["messages"], tuple(row["before"]), tuple(row["after"]))
             for row in keys
         ),
+        refusals=tuple(Refusal(row["after_reason"], row["messages"]) for row in reasons),
     )
 
 
