@@ -290,9 +290,16 @@ class Channel:
         immediate: bool = False,
         **properties: Any,
     ) -> None:
-        content = make_content(encode_properties(properties), body)
+        self.publish_raw(exchange, key, encode_properties(properties), body, mandatory=mandatory, immediate=immediate)
+
+    def publish_raw(
+        self, exchange: str, key: str, raw_properties: bytes, body: bytes, *, mandatory: bool = False, immediate: bool = False
+    ) -> None:
+        """Publish a message with encoded properties. Bytes of the key that are not UTF-8 are escaped as surrogates."""
+        content = make_content(raw_properties, body)
         assert body_of(content) == body
-        method = method_frame(self.number, wire.BasicPublish(0, exchange, key, mandatory, immediate))
+        publish = wire.BasicPublish(0, exchange, key, mandatory, immediate)
+        method = method_frame(self.number, publish, "surrogateescape")
         self.amqp.write(method + on_channel(content, self.number, self.amqp.frame_max))
 
     def put(self, queue: str, *bodies: bytes, **properties: Any) -> None:

@@ -245,6 +245,17 @@ def test_deliveries_arrive_whole_and_in_order(cuts: Cuts, sizes: list[int]) -> N
     ]
 
 
+def test_texts_that_are_not_utf8_are_escaped() -> None:
+    client = Wire().client
+    content = make_content(PROPERTIES, b"m")
+    for method in (wire.BasicDeliver("c", 1, False, "", "k\udcff"), wire.BasicReturn(312, "NO_ROUTE", "", "k\udcff")):
+        client.receive(method_frame(1, method, "surrogateescape") + content)
+    assert client.take_events() == [
+        Delivery(1, False, "", "k\udcff", PROPERTIES, b"m", "c", 1),
+        ReceivedMethod(1, wire.BasicReturn(312, "NO_ROUTE", "", "k\udcff"), PROPERTIES, b"m"),
+    ]
+
+
 def test_content_of_several_channels_may_interleave() -> None:
     client = Wire().client
     parts = []

@@ -243,13 +243,16 @@ def archive(
 )
 @click.option("--exchange", help="Exchange to publish to (default: that of each message).")
 @click.option("--rate", default=0, show_default=True, type=click.IntRange(0), help="Maximum messages per second (0: no limit).")
+@click.option(
+    "--exact", is_flag=True, help="Send messages byte for byte as they were received, without the header of a replay."
+)
 @click.option("--allow-unroutable", is_flag=True, help="Succeed even if messages reach no queue.")
 @spark_options
 def replay(
     source: str, amqp_url: str, user: str | None, password_env: str | None, password_file: str | None, ca_file: str | None,
     master: str | None, conf: tuple[str, ...], *, format_: str, since: datetime | None, until: datetime | None,
-    key: str | None, queue: str | None, headers: tuple[str, ...], exchange: str | None, rate: int, allow_unroutable: bool,
-    as_json: bool,
+    key: str | None, queue: str | None, headers: tuple[str, ...], exchange: str | None, rate: int, exact: bool,
+    allow_unroutable: bool, as_json: bool,
 ) -> None:  # fmt: skip
     """Publish messages of the archive SOURCE again, with their properties and the header x-holtmq-replay."""
     password = _password(amqp_url, user, password_env, password_file)
@@ -261,7 +264,7 @@ def replay(
         where = MessageFilter(_utc(since), _utc(until), key, queue, dict(map(parse_header, headers)))
         summary = run(
             _read(spark, source, format_), url=amqp_url, user=user, password=password, password_env=password_env,
-            password_file=password_file, ca_file=ca_file, where=where, exchange=exchange, rate=rate,
+            password_file=password_file, ca_file=ca_file, where=where, exchange=exchange, rate=rate, exact=exact,
         )  # fmt: skip
     _show_summary({**summary.to_dict(), "seconds": _since(started)}, as_json=as_json)
     if summary.published.returned and not allow_unroutable:

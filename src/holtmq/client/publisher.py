@@ -31,6 +31,7 @@ class Outgoing(NamedTuple):
 
     exchange: str
     routing_key: str
+    """The routing key. Bytes that are not UTF-8 are escaped as in a `Delivery`."""
     raw_properties: bytes
     body: bytes
 
@@ -179,7 +180,7 @@ class Publisher:
             if len(self._methods) >= METHODS_KEPT:
                 self._methods.clear()
             publish = wire.BasicPublish(0, message.exchange, message.routing_key, self._mandatory)
-            method = self._methods[message[:2]] = method_frame(CHANNEL, publish)
+            method = self._methods[message[:2]] = method_frame(CHANNEL, publish, "surrogateescape")
         content = make_content(message.raw_properties, message.body, CHANNEL)
         return method + (content if len(message.body) < frame_max - 8 else on_channel(content, CHANNEL, frame_max))
 

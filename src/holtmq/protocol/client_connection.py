@@ -291,7 +291,7 @@ class ClientConnection:
             tag, is_multiple = int.from_bytes(payload[4:12], "big"), payload[12] & 1 == 1
             self.events.append(Settlement(tag, is_multiple, payload.startswith(ACK), channel))
             return
-        method = decode_method(payload)
+        method = decode_method(payload, "surrogateescape")
         if channel == 0:
             self._receive_connection_method(method)
         elif self.state < ClientState.OPEN:
@@ -331,7 +331,7 @@ class ClientConnection:
         if partial.method.startswith(DELIVER):
             self.events.append(self._delivery(partial.method, raw_properties, body, channel))
         else:
-            self.events.append(ReceivedMethod(channel, decode_method(partial.method), raw_properties, body))
+            self.events.append(ReceivedMethod(channel, decode_method(partial.method, "surrogateescape"), raw_properties, body))
 
     def _receive_connection_method(self, method: Method) -> None:
         match self.state, method:

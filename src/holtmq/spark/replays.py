@@ -14,7 +14,7 @@ from pyspark.sql import functions as F
 from holtmq.client.publisher import RETRIES, WINDOW, ReceivedConfirms
 from holtmq.errors import InvalidValueError
 from holtmq.spark.amqp.amqp_options import BrokerOptions, PublishOptions
-from holtmq.spark.amqp.columns import SCHEMA
+from holtmq.spark.amqp.columns import RAW_COLUMNS, SCHEMA
 from holtmq.spark.deliveries import route
 from holtmq.spark.deprecated_names import OldToJson, accept_old_keywords
 from holtmq.spark.publishing import publish_rows
@@ -71,7 +71,8 @@ class MessageFilter:
 class ReplaySummary(OldToJson):
     """The result of a replay."""
 
-    replay_id: str
+    replay_id: str | None
+    """The id in the header of each message, or None for an exact replay."""
     published: ReceivedConfirms
 
     def to_dict(self) -> dict[str, Any]:
@@ -96,6 +97,7 @@ def replay(
     exchange: str | None = None,
     rate: int = 0,
     replay_id: str | None = None,
+    exact: bool = False,
     parallel: int = 2,
     mandatory: bool = True,
     persistent: bool = True,
@@ -105,7 +107,8 @@ def replay(
     """Publish messages of an archive again, with their routing keys and properties. Runs the job.
 
     Each message gets a header `x-holtmq-replay` with the id of the replay. The property user_id is removed, because a broker
-    accepts it only from that user.
+    accepts it only from that user. Everything else is sent as it was received, byte for byte, if the archive has the columns
+    `routing_key_raw` and `properties_raw`. A column that was changed since wins over the raw ones.
 
     The driver checks the options and builds the filter. The executors read the archive, connect to the broker and publish.
 
@@ -124,6 +127,8 @@ def replay(
         exchange: The exchange to publish to (default: that of each message).
         rate: The maximum message rate of all tasks together, in messages per second (0: no limit).
         replay_id: The id of this replay (default: a random one).
+        exact: Whether to send messages exactly as they were received: without the header, with their user_id, and without an
+            added delivery mode.
         parallel: The maximum number of tasks that publish.
         mandatory: Whether to count messages that reach no queue as returned.
         persistent: Whether messages without a delivery mode are persistent.
@@ -136,12 +141,30 @@ def replay(
     )  # fmt: skip
     if parallel < 1:
         raise InvalidValueError(f"parallel must be a whole number of at least 1, got {parallel!r}")
-    replay_id = replay_id or str(uuid.uuid4())
+    if exact and replay_id is not None:
+        raise InvalidValueError("an exact replay does not mark messages: expected either exact or replay_id, got both")
+    replay_id = None if exact else replay_id or str(uuid.uuid4())
     tasks = min(parallel, rate) if rate > 0 else parallel
     options = PublishOptions(
-        exchange=exchange, mandatory=mandatory, persistent=persistent, window=window, retries=retries,
+        exchange=exchange, mandatory=mandatory, persistent=persistent and not exact, window=window, retries=retries,
         rate=rate // tasks if rate > 0 else rate, mark=replay_id,
     )  # fmt: skip
-    names = [name for name in archive.columns if name in SCHEMA.names and name != "user_id"]
-    selected = where.select(archive).select(*names)
+    selected = where.select(archive).select(*(name for name in archive.columns if name in SCHEMA.names))
+    if exact:
+        selected = _require_raw(selected)
     return ReplaySummary(replay_id, publish_rows(selected.coalesce(tasks), broker, options))
+
+
+def _require_raw(messages: DataFrame) -> DataFrame:
+    """Raise InvalidValueError if the raw columns are missing. The job fails if they are null in a row."""
+    missing = [name for name in RAW_COLUMNS if name not in messages.columns]
+    if missing:
+        raise InvalidValueError(
+            f"an exact replay needs the column {missing[0]!r}, which the archive does not have: it was written by an earlier "
+            "version, or the column was dropped. Replay without exact"
+        )
+    null = "null in a row of an earlier version: select the rows in which it is not null, or replay without exact"
+    for name in RAW_COLUMNS:
+        text = F.lit(f"an exact replay needs the column {name!r}, which is {null}")
+        messages = messages.withColumn(name, F.coalesce(name, F.raise_error(text).cast("binary")))
+    return messages

@@ -23,6 +23,6 @@ def frame(kind: int, channel: int, payload: bytes) -> bytes:
     return FRAME_START.pack(kind, channel, len(payload)) + payload + b"\xce"
 
 
-def method_frame(channel: int, method: Method) -> bytes:
-    """Encode a method as a frame."""
-    return frame(METHOD, channel, encode_method(method))
+def method_frame(channel: int, method: Method, errors: str = "strict") -> bytes:
+    """Encode a method as a frame. `errors` tells what to do with texts that UTF-8 cannot encode."""
+    return frame(METHOD, channel, encode_method(method, errors))

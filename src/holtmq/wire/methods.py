@@ -50,8 +50,8 @@ class Method:
 METHODS: dict[tuple[int, int], type[Method]] = {}
 
 
-def decode_method(payload: bytes) -> Method:
-    """Decode a method from the payload of its frame."""
+def decode_method(payload: bytes, errors: str = "strict") -> Method:
+    """Decode a method from the payload of its frame. `errors` tells what to do with texts that are not UTF-8."""
     if len(payload) < 4:
         raise FrameError(f"expected a method of at least 4 bytes, got {len(payload)}")
     class_id, method_id = int.from_bytes(payload[:2], "big"), int.from_bytes(payload[2:4], "big")
@@ -68,15 +68,15 @@ def decode_method(payload: bytes) -> Method:
             bit += 1
             continue
         bit = 8
-        value, at = _decode_argument(payload, at, type_, kind, name)
+        value, at = _decode_argument(payload, at, type_, kind, name, errors)
         values.append(value)
     if at != len(payload):
         raise FrameError(f"expected {kind.label()} to end after {at} bytes, got {len(payload)}")
     return kind(*values)
 
 
-def encode_method(method: Method) -> bytes:
-    """Encode the payload of a method's frame."""
+def encode_method(method: Method, errors: str = "strict") -> bytes:
+    """Encode the payload of a method's frame. `errors` tells what to do with texts that UTF-8 cannot encode."""
     parts = [method.class_id.to_bytes(2, "big"), method.method_id.to_bytes(2, "big")]
     bits: list[bool] = []
     for name, type_ in method.layout:
@@ -86,25 +86,25 @@ def encode_method(method: Method) -> bytes:
             continue
         parts += _packed(bits)
         bits = []
-        parts.append(_encode_argument(value, type_))
+        parts.append(_encode_argument(value, type_, errors))
     return b"".join(parts + _packed(bits))
 
 
-def _decode_argument(payload: bytes, at: int, type_: object, kind: type[Method], name: str) -> tuple[Any, int]:
+def _decode_argument(payload: bytes, at: int, type_: object, kind: type[Method], name: str, errors: str) -> tuple[Any, int]:
     if isinstance(type_, int):
         return _number(payload, at, type_, kind, name), at + type_
     if type_ == "shortstr":
-        return decode_short_string(payload, at)
+        return decode_short_string(payload, at, errors)
     if type_ == "longstr":
         return decode_long_string(payload, at)
     return decode_table(payload, at)
 
 
-def _encode_argument(value: Any, type_: object) -> bytes:
+def _encode_argument(value: Any, type_: object, errors: str) -> bytes:
     if isinstance(type_, int):
         return int(value).to_bytes(type_, "big")
     if type_ == "shortstr":
-        return short_string(value)
+        return short_string(value, errors)
     if type_ == "longstr":
         return long_string(value)
     return encode_table(value)

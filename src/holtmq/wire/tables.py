@@ -7,7 +7,7 @@ as milliseconds, and copy the remaining bytes for every value.
 from __future__ import annotations
 
 import struct
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from datetime import UTC, datetime
 from decimal import Decimal
 
@@ -35,14 +35,22 @@ def decode_table(data: bytes, at: int = 0) -> tuple[dict[str, FieldValue], int]:
 
 def split_table(data: bytes, at: int = 0) -> dict[str, bytes]:
     """Return the encoded fields of a table, type letters included, so that single fields can be changed."""
-    fields = {}
+    return {key: data[value_at:after] for key, _, value_at, after in _fields(data, at)}
+
+
+def drop_field(table: bytes, name: str) -> bytes:
+    """Return an encoded table without the fields of this name. All others stay as they are, even if a name occurs twice."""
+    return long_string(b"".join([table[start:after] for key, start, _, after in _fields(table, 0) if key != name]))
+
+
+def _fields(data: bytes, at: int) -> Iterator[tuple[str, int, int, int]]:
+    """Yield the key of each field, and where the field starts, where its value starts, and where both end."""
     at, end = _extent(data, at)
     while at < end:
-        key, at = decode_short_string(data, at)
-        _, after = _value(data, at, DEEPEST)
-        fields[key] = data[at:after]
+        key, value_at = decode_short_string(data, at)
+        _, after = _value(data, value_at, DEEPEST)
+        yield key, at, value_at, after
         at = after
-    return fields
 
 
 def encode_table(table: Mapping[str, FieldValue]) -> bytes:
@@ -55,9 +63,9 @@ def join_table(fields: Mapping[str, bytes]) -> bytes:
     return long_string(b"".join(short_string(key) + value for key, value in fields.items()))
 
 
-def short_string(text: str) -> bytes:
-    """Encode a short string. Raise InvalidValueError if it is too long."""
-    encoded = text.encode()
+def short_string(text: str, errors: str = "strict") -> bytes:
+    """Encode a short string. Raise InvalidValueError if it is too long. `errors` is that of `str.encode`."""
+    encoded = text.encode("utf-8", errors)
     if len(encoded) > SHORT_STRING_BYTES:
         raise InvalidValueError(
             f"expected a short string of at most {SHORT_STRING_BYTES} bytes, got {len(encoded)}: {text[:40]!r}"
@@ -70,13 +78,13 @@ def long_string(content: bytes) -> bytes:
     return _LONG.pack(len(content)) + content
 
 
-def decode_short_string(data: bytes, at: int) -> tuple[str, int]:
-    """Decode the short string at an offset. Return it with the offset after it."""
+def decode_short_string(data: bytes, at: int, errors: str = "strict") -> tuple[str, int]:
+    """Decode the short string at an offset. Return it with the offset after it. `errors` is that of `bytes.decode`."""
     try:
         after = at + 1 + data[at]
         if after > len(data):
             raise _cut_off("short string", at)
-        return data[at + 1 : after].decode(), after
+        return data[at + 1 : after].decode("utf-8", errors), after
     except IndexError:
         raise _cut_off("short string", at) from None
     except UnicodeDecodeError as error:

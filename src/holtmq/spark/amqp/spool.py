@@ -19,6 +19,7 @@ import pyarrow as pa
 import pyarrow.fs as fs
 
 from holtmq.errors import HoltmqError
+from holtmq.spark.amqp.columns import with_all_columns
 from holtmq.spark.filesystems import exists, filesystem_of
 from holtmq.spark.locks import FolderLock
 
@@ -122,7 +123,7 @@ class Spool:
             ) from error
         with stream, pa.ipc.open_file(stream) as reader:
             for index in range(reader.num_record_batches):
-                yield reader.get_batch(index)
+                yield with_all_columns(reader.get_batch(index))
 
     def remove_up_to(self, number: int) -> None:
         """Delete the segments up to this number, which are committed."""

@@ -11,7 +11,7 @@ from pyspark.sql.types import StructType
 
 from holtmq.client.publisher import Publisher, PublishError, ReceivedConfirms
 from holtmq.spark.amqp.amqp_options import BrokerOptions, PublishOptions, require_known
-from holtmq.spark.amqp.columns import MessageEncoder
+from holtmq.spark.amqp.message_encoder import MessageEncoder
 
 
 @dataclass

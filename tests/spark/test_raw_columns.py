@@ -1,0 +1,207 @@
+"""The raw columns: what was received is sent again byte for byte, unless a column was changed."""
+
+from __future__ import annotations
+
+import json
+import uuid
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+from pyspark.sql import SparkSession
+from pyspark.sql.types import StringType, StructType
+
+from holtmq import InvalidValueError
+from holtmq.client.publisher import Outgoing
+from holtmq.protocol.client_connection import Delivery
+from holtmq.spark import archive, replay
+from holtmq.spark.amqp.amqp_options import BrokerOptions
+from holtmq.spark.amqp.batch import ready_messages
+from holtmq.spark.amqp.columns import (
+    ARROW_SCHEMA,
+    PROPERTIES_RAW,
+    RAW_COLUMNS,
+    ROUTING_KEY_RAW,
+    SCHEMA,
+    RowEncoder,
+    with_all_columns,
+)
+from holtmq.spark.amqp.encoded_properties import REPLAY_HEADER, join_properties, split_properties
+from holtmq.spark.amqp.message_encoder import MessageEncoder
+from holtmq.wire import methods as wire
+from holtmq.wire.content import NAMES, encode_properties
+from holtmq.wire.tables import encode_value, long_string, short_string
+from tests.amqp_client import Channel
+from tests.spark.conftest import LiveBroker
+from tests.spark.generated_messages import any_bytes, encoded_properties, utf8
+
+
+def received(raw: bytes, key: bytes = b"k") -> dict[str, Any]:
+    """Return the row of a message."""
+    delivery = Delivery(1, False, "x", key.decode("utf-8", "surrogateescape"), raw, b"m")
+    row: dict[str, Any] = RowEncoder("q").encode([delivery]).to_pylist()[0]
+    return row
+
+
+def sent(row: dict[str, Any], *, persistent: bool = False, mark: str | None = None) -> Outgoing:
+    """Return the message of a row, whose missing columns were dropped."""
+    schema = pa.schema([ARROW_SCHEMA.field(name) for name in row])
+    encoder = MessageEncoder(StructType([SCHEMA[name] for name in row]), None, persistent=persistent, mark=mark)
+    (message,) = encoder.encode(pa.RecordBatch.from_pylist([row], schema))
+    return message
+
+
+@given(encoded_properties(any_bytes), any_bytes)
+def test_a_row_that_nobody_changed_is_sent_as_it_was_received(raw: bytes, key: bytes) -> None:
+    message = sent(received(raw, key))
+    assert (message.raw_properties, message.routing_key.encode("utf-8", "surrogateescape")) == (raw, key)
+
+
+@given(encoded_properties(any_bytes))
+def test_a_replay_adds_one_header_and_removes_the_user(raw: bytes) -> None:
+    message = sent(received(raw), mark="again")
+    before, after = split_properties(raw), split_properties(message.raw_properties)
+    mark = short_string(REPLAY_HEADER) + encode_value("again")
+    headers, table = after.pop("headers"), before.pop("headers", bytes(4))
+    assert headers in (long_string(table[4:] + mark), table)
+    assert headers != table or b"$bytes" in (received(raw)["headers"] or "").encode()  # an invalid table
+    before.pop("user_id", None)
+    assert after == before
+    assert sent(received(message.raw_properties), mark="again").raw_properties == message.raw_properties
+
+
+@given(encoded_properties(any_bytes), st.sampled_from(NAMES), st.booleans())
+def test_a_changed_column_wins_and_all_others_keep_their_bytes(raw: bytes, name: str, is_set: bool) -> None:  # noqa: FBT001
+    values = {**dict.fromkeys(NAMES, "new"), "headers": '{"new": 1}', "delivery_mode": 1, "priority": 3}
+    value = {**values, "timestamp": datetime(2026, 1, 1, tzinfo=UTC)}[name] if is_set else None
+    row = received(raw)
+    is_changed = row[name] != value
+    after, before = split_properties(sent({**row, name: value}).raw_properties), split_properties(raw)
+    found = after.pop(name, None)
+    assert not is_changed or (found is not None) == is_set
+    before.pop(name, None)
+    assert after == before
+
+
+def test_a_header_that_was_not_changed_keeps_its_type() -> None:
+    fields = {"tiny": b"b\x07", "single": b"f\x3f\xc0\x00\x00", "wide": b"l" + bytes(8), "flag": b"t\x01", "gone": b"V"}
+    raw = join_properties({"headers": long_string(b"".join(short_string(name) + value for name, value in fields.items()))})
+    headers = json.loads(received(raw)["headers"])
+    assert headers == {"tiny": 7, "single": 1.5, "wide": 0, "flag": True, "gone": None}
+    del headers["gone"]
+    message = sent({**received(raw), "headers": json.dumps({**headers, "flag": 1, "new": 7})})
+    expected = {**fields, "flag": encode_value(1), "new": encode_value(7)}
+    expected.pop("gone")
+    table = b"".join(short_string(name) + value for name, value in expected.items())
+    assert split_properties(message.raw_properties)["headers"] == long_string(table)
+
+
+def test_a_changed_key_wins() -> None:
+    row = received(b"\x00\x00", b"k\xff")
+    assert row["routing_key"] == "k\ufffd"
+    assert sent(row).routing_key == "k\udcff"
+    assert sent({**row, "routing_key": "k"}).routing_key == "k"
+
+
+def test_a_dropped_column_removes_the_property_but_raw_columns_alone_are_sent_whole() -> None:
+    late = encode_properties({"timestamp": 1_767_225_600_000, "message_id": "1", "expiration": "9"})
+    row = received(late)
+    assert row["timestamp"] is None  # a time in milliseconds
+    kept = {name: value for name, value in row.items() if name != "expiration"}
+    assert sent(kept).raw_properties == encode_properties({"timestamp": 1_767_225_600_000, "message_id": "1"})
+    kept.pop("timestamp")
+    assert sent(kept).raw_properties == encode_properties({"message_id": "1"})
+    alone = {name: row[name] for name in ("exchange", "body", *RAW_COLUMNS)}
+    assert (sent(alone).raw_properties, sent(alone).routing_key) == (late, "k")
+
+
+def test_rows_without_raw_columns_are_encoded_from_the_others() -> None:
+    properties = {"message_id": "1", "headers": {"n": 1}, "timestamp": datetime(2026, 1, 1, tzinfo=UTC)}
+    row = received(encode_properties(properties))
+    for old in ({**row, ROUTING_KEY_RAW: None, PROPERTIES_RAW: None}, {n: v for n, v in row.items() if n not in RAW_COLUMNS}):
+        assert (sent(old).routing_key, sent(old).raw_properties) == ("k", encode_properties(properties))
+    batch = pa.RecordBatch.from_pylist([row], ARROW_SCHEMA)
+    old_batch = pa.RecordBatch.from_arrays(batch.columns[:-2], schema=pa.schema(list(ARROW_SCHEMA)[:-2]))
+    assert with_all_columns(old_batch).to_pylist() == [{**row, ROUTING_KEY_RAW: None, PROPERTIES_RAW: None}]
+    assert with_all_columns(batch) is batch
+
+
+def test_the_time_zone_of_a_session_does_not_look_like_a_change() -> None:
+    raw = encode_properties({"timestamp": datetime(2026, 10, 25, 0, 30, tzinfo=UTC)})  # 2:30 in Berlin, for the first time
+    index = ARROW_SCHEMA.get_field_index("timestamp")
+    schema = ARROW_SCHEMA.set(index, pa.field("timestamp", pa.timestamp("us", "Europe/Berlin")))
+    batch = pa.RecordBatch.from_pylist([received(raw)], schema)
+    (message,) = MessageEncoder(SCHEMA, None, persistent=False).encode(batch)
+    assert message.raw_properties == raw
+
+
+def test_properties_that_are_not_valid_are_null_and_kept() -> None:
+    row = received(b"\x80\x00\x09cut off")
+    assert {row[name] for name in NAMES} == {None}
+    assert sent(row).raw_properties == b"\x80\x00\x09cut off"
+    with pytest.raises(
+        InvalidValueError, match="with key 'k' cannot be encoded: expected the properties to end after 12 bytes"
+    ):
+        sent(row, mark="again")
+
+
+def test_raw_columns_that_are_text_are_refused() -> None:
+    schema = StructType(SCHEMA.fields[:-1]).add(PROPERTIES_RAW, StringType())
+    with pytest.raises(InvalidValueError, match="column 'properties_raw' must be binary, got type string: read the messages"):
+        MessageEncoder(schema, None, persistent=True)
+
+
+def test_an_exact_replay_needs_the_raw_columns(spark: SparkSession) -> None:
+    old = spark.createDataFrame([], StructType(SCHEMA.fields[:-1]))
+    with pytest.raises(
+        InvalidValueError, match="an exact replay needs the column 'properties_raw', which the archive does not"
+    ):
+        replay(old, url="amqp://127.0.0.1:1", exact=True)
+    with pytest.raises(InvalidValueError, match="expected either exact or replay_id, got both"):
+        replay(old, url="amqp://127.0.0.1:1", exact=True, replay_id="1")
+
+
+def generated(strategy: st.SearchStrategy[Any], count: int) -> list[Any]:
+    """Return different values of a strategy, so that one job can send them all."""
+    found: list[Any] = []
+
+    @settings(max_examples=count, database=None, suppress_health_check=list(HealthCheck))
+    @given(strategy)
+    def collect(value: Any) -> None:
+        found.append(value)
+
+    collect()
+    return found
+
+
+def test_generated_messages_survive_archive_and_replay_byte_for_byte(
+    spark: SparkSession, live: LiveBroker, channel: Channel, queue: str, tmp_path: Path
+) -> None:
+    texts = any_bytes if live.name == "rabbitmq" else utf8  # HoltMQ refuses texts that are not UTF-8
+    messages = generated(st.tuples(texts, encoded_properties(texts)), 300)
+    exchange = f"raw-{uuid.uuid4()}"
+    channel.declare_exchange(exchange, "fanout", durable=True)
+    channel.bind(queue, exchange)
+    for number, (key, raw) in enumerate(messages):
+        channel.publish_raw(exchange, key.decode("utf-8", "surrogateescape"), raw, b"%d" % number)
+    channel.settle()
+    archive(spark, queue, str(tmp_path / "archive"), url=live.url)
+    stored = spark.read.parquet(str(tmp_path / "archive"))
+    assert replay(stored, url=live.url, exact=True).published.confirmed == len(messages)
+    found = {int(message.body): (message.routing_key, message.raw_properties) for message in received_from(live, queue)}
+    assert found == {number: (key.decode("utf-8", "surrogateescape"), raw) for number, (key, raw) in enumerate(messages)}
+    channel.call(wire.ExchangeDelete(0, exchange), wire.ExchangeDeleteOk)
+
+
+def received_from(live: LiveBroker, queue: str) -> list[Delivery]:
+    """Take all messages out of a queue."""
+    with BrokerOptions(url=live.url).connect("test") as connection:
+        count = ready_messages(connection, queue)
+        connection.call(wire.BasicConsume(0, queue, "all", no_ack=True), wire.BasicConsumeOk)
+        while len(connection.deliveries) < count:
+            assert connection.receive(60)
+        return connection.deliveries
