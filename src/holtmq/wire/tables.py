@@ -51,6 +51,8 @@ def _fields(data: bytes, at: int) -> Iterator[tuple[str, int, int, int]]:
         _, after = _value(data, value_at, DEEPEST)
         yield key, at, value_at, after
         at = after
+    if at != end:
+        raise _overrun("table", end, at)
 
 
 def encode_table(table: Mapping[str, FieldValue]) -> bytes:
@@ -139,7 +141,7 @@ def _table(data: bytes, at: int, depth: int) -> tuple[dict[str, FieldValue], int
         key, at = decode_short_string(data, at)
         table[key], at = _value(data, at, depth)
     if at != end:
-        raise FrameError(f"expected the table to end at byte {end}, got a field up to byte {at}")
+        raise _overrun("table", end, at)
     return table, end
 
 
@@ -179,7 +181,7 @@ def _array(data: bytes, at: int, depth: int) -> tuple[list[FieldValue], int]:
         item, at = _value(data, at, depth)
         items.append(item)
     if at != end:
-        raise FrameError(f"expected the array to end at byte {end}, got an item up to byte {at}")
+        raise _overrun("array", end, at)
     return items, end
 
 
@@ -233,6 +235,10 @@ def _encode_decimal(value: Decimal) -> bytes:
     if not -(2**31) <= unscaled < 2**31:
         return _encode_text(str(value))
     return b"D" + bytes((scale,)) + unscaled.to_bytes(4, "big", signed=True)
+
+
+def _overrun(what: str, end: int, at: int) -> FrameError:
+    return FrameError(f"expected the {what} to end at byte {end}, got a value up to byte {at}")
 
 
 def _cut_off(what: str, at: int) -> FrameError:
