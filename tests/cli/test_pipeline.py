@@ -92,6 +92,10 @@ def test_a_queue_is_archived_reported_compared_routed_and_replayed(run: Run, tmp
         assert "confirmed" in run("replay", stored, "--amqp-url", url, "--key", "orders.food", "--rate", "1000")
         with Amqp(broker.port) as amqp:
             assert amqp.channel().count("all") == 50
+        run("archive", "all", str(tmp_path / "table"), "--amqp-url", url, "--user", "guest", "--format", "delta")
+        printed = run("replay", str(tmp_path / "table"), "--amqp-url", url, "--format", "delta", "--exact", "--json")
+        assert json.loads(printed)["confirmed"] == 50
+        with Amqp(broker.port) as amqp:
             amqp.channel(2).delete("all")
         printed = run("replay", stored, "--url", url, "--key", "orders.food", code=1)  # the old name of --amqp-url
         assert "50 of 50 messages reached no queue (the first: NO_ROUTE at exchange 'orders' with key 'orders.food')" in printed

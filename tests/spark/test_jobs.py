@@ -410,6 +410,7 @@ def test_an_interrupted_compaction_is_completed(spark: SparkSession, tmp_path: P
     assert sorted(row["id"] for row in spark.read.parquet(str(target)).collect()) == list(range(80))
 
 
+@pytest.mark.parametrize("live", ["holtmq"], indirect=True)
 def test_archives_with_separate_checkpoints_can_share_a_folder(
     spark: SparkSession, live: LiveBroker, channel: Channel, tmp_path: Path
 ) -> None:
@@ -422,6 +423,7 @@ def test_archives_with_separate_checkpoints_can_share_a_folder(
     assert sorted(int(bytes(row["body"])) for row in stored.collect()) == list(range(200))
 
 
+@pytest.mark.parametrize("live", ["holtmq"], indirect=True)
 def test_columns_that_partition_an_archive_are_read_back_unchanged(
     spark: SparkSession, live: LiveBroker, channel: Channel, tmp_path: Path
 ) -> None:

@@ -197,7 +197,7 @@ def route(
 @click.option(
     "--checkpoint", help="Folder for the progress of the stream and its spool (default: _holtmq/checkpoint in TARGET)."
 )
-@click.option("--format", "format_", default="parquet", show_default=True, help="Output format: any that Spark writes.")
+@click.option("--format", "format_", default="parquet", show_default=True, help="Output format: parquet, orc, json or delta.")
 @click.option(
     "--partition-by",
     multiple=True,
@@ -233,7 +233,13 @@ def archive(
 @pipeline.command()
 @click.argument("source")
 @broker_options
-@click.option("--format", "format_", default="parquet", show_default=True, help="Input format: any that Spark reads, or table.")
+@click.option(
+    "--format",
+    "format_",
+    default="parquet",
+    show_default=True,
+    help="Input format: that of the archive, or any that Spark reads.",
+)
 @click.option("--since", type=TIMES, help="Publish messages from this time on (UTC).")
 @click.option("--until", type=TIMES, help="Publish messages before this time (UTC).")
 @click.option("--key", help="Publish messages whose routing key matches this pattern, such as orders.#.premium.")
@@ -263,7 +269,7 @@ def replay(
 
         where = MessageFilter(_utc(since), _utc(until), key, queue, dict(map(parse_header, headers)))
         summary = run(
-            _read(spark, source, format_), url=amqp_url, user=user, password=password, password_env=password_env,
+            _read_archive(spark, source, format_), url=amqp_url, user=user, password=password, password_env=password_env,
             password_file=password_file, ca_file=ca_file, where=where, exchange=exchange, rate=rate, exact=exact,
         )  # fmt: skip
     _show_summary({**summary.to_dict(), "seconds": _since(started)}, as_json=as_json)
@@ -346,9 +352,17 @@ def _password(url: str, user: str | None, password_env: str | None, password_fil
 
 
 def _read(spark: SparkSession, source: str, format_: str, options: tuple[str, ...] = ()) -> DataFrame:
-    return (
-        spark.table(source) if format_ == "table" else spark.read.format(format_).options(**dict(_pairs(options))).load(source)
-    )
+    if format_ == "table":
+        return spark.table(source)
+    if format_ == "delta" and not options:
+        return _read_archive(spark, source, format_)
+    return spark.read.format(format_).options(**dict(_pairs(options))).load(source)
+
+
+def _read_archive(spark: SparkSession, source: str, format_: str) -> DataFrame:
+    from holtmq.spark.archive_formats import ARCHIVE_FORMATS, read_archive
+
+    return read_archive(spark, source, format=format_) if format_ in ARCHIVE_FORMATS else _read(spark, source, format_)
 
 
 def _utc(moment: datetime | None) -> datetime | None:

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from holtmq.spark.amqp.source import register
+    from holtmq.spark.archive_formats import read_archive
     from holtmq.spark.archives import archive
     from holtmq.spark.compaction import compact
     from holtmq.spark.comparison import Comparison, compare
@@ -23,8 +24,8 @@ if TYPE_CHECKING:
     from holtmq.spark.signature import Columns
 
 __all__ = [
-    "Columns", "Comparison", "MessageFilter", "Report", "archive", "compact", "compare", "publish", "register", "replay",
-    "report", "route", "route_job", "session",
+    "Columns", "Comparison", "MessageFilter", "Report", "archive", "compact", "compare", "publish", "read_archive",
+    "register", "replay", "report", "route", "route_job", "session",
 ]  # fmt: skip
 _MODULES = {
     "Columns": "signature",
@@ -35,6 +36,7 @@ _MODULES = {
     "compact": "compaction",
     "compare": "comparison",
     "publish": "publishing",
+    "read_archive": "archive_formats",
     "register": "amqp.source",
     "replay": "replays",
     "report": "reports",

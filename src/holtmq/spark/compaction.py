@@ -8,15 +8,16 @@ the next one, or by the next archive job.
 from __future__ import annotations
 
 import json
-import re
 import uuid
-from collections.abc import Iterator
 
 import pyarrow.fs as fs
-from pyspark.sql import DataFrame, SparkSession, Window
-from pyspark.sql import functions as F
+from pyspark.sql import SparkSession
 
-from holtmq.spark.filesystems import SCHEME, WriteError, exists, filesystem_of, qualify
+from holtmq.errors import InvalidValueError
+from holtmq.spark.archive_formats import DELTA, require_archive_format
+from holtmq.spark.archive_layout import BATCH, HIDDEN, data_files, join_path, uri_below
+from holtmq.spark.duplicates import without_duplicates
+from holtmq.spark.filesystems import WriteError, exists, filesystem_of, qualify
 from holtmq.spark.locks import FolderLock
 
 SMALL_BYTES = 32 * 1024 * 1024
@@ -24,12 +25,8 @@ SMALL_BYTES = 32 * 1024 * 1024
 FEW_FILES = 8
 """Folders with fewer small files than this are not compacted."""
 MERGED_BYTES = 128 * 1024 * 1024
-BATCH = re.compile(r"batch-([0-9a-f]{12})-(\d{9})-")
-"""Name of a file of an archive: the query and the batch that have written it."""
 LOCK_TIMEOUT_S = 30.0
 """How long to wait for another compaction to end."""
-HIDDEN = "_holtmq"
-"""Folder beside the data for files that are not complete. Readers ignore names that start with an underscore."""
 
 
 class BusyError(WriteError):
@@ -52,7 +49,9 @@ def compact(
 
     The driver plans and commits; the executors read, deduplicate and write the rows.
     """
-    target = qualify(spark, target)
+    target, format = qualify(spark, target), require_archive_format(format)  # noqa: A001
+    if format == DELTA:
+        raise InvalidValueError("a Delta table is not compacted by holtmq: use OPTIMIZE, or optimize.compact() of deltalake")
     filesystem, path = filesystem_of(target)
     filesystem.create_dir(f"{path}/{HIDDEN}", recursive=True)
     lock = FolderLock(filesystem, f"{path}/{HIDDEN}")
@@ -64,7 +63,7 @@ def compact(
         for folder, places in sorted(_small_files(filesystem, path, small_bytes).items()):
             if len(places) >= few_files:
                 merged += len(places)
-                removed += _merge(spark, filesystem, target, path, folder, sorted(places), format.lower())
+                removed += _merge(spark, filesystem, target, path, folder, sorted(places), format)
     finally:
         lock.release()
     return merged, removed
@@ -82,20 +81,6 @@ def finish_interrupted(filesystem: fs.FileSystem, path: str) -> None:
             lock.release()
 
 
-def uri_below(target: str, path: str, root: str) -> str:
-    """Return a path below the target in the form that Spark expects."""
-    return target.rstrip("/") + path[len(root) :] if SCHEME.match(target) else path
-
-
-def data_files(filesystem: fs.FileSystem, root: str, *, may_vanish: bool = False) -> Iterator[tuple[str, str]]:
-    """Yield the folder (below the root) and the name of each data file. With `may_vanish`, missing folders are ignored."""
-    for info in filesystem.get_file_info(fs.FileSelector(root, recursive=True, allow_not_found=may_vanish)):
-        below = info.path[info.path.index(root) + len(root) + 1 :]
-        if info.type == fs.FileType.File and not any(part.startswith(("_", ".")) for part in below.split("/")):
-            folder, _, name = below.rpartition("/")
-            yield folder, name
-
-
 def _small_files(filesystem: fs.FileSystem, path: str, small_bytes: int) -> dict[str, list[str]]:
     """Return the small files by folder, without those of each query's last batch.
 
@@ -108,7 +93,7 @@ def _small_files(filesystem: fs.FileSystem, path: str, small_bytes: int) -> dict
     by_folder: dict[str, list[str]] = {}
     for folder, name in found:
         batch = BATCH.match(name)
-        place = "/".join(part for part in (path, folder, name) if part)
+        place = join_path(path, folder, name)
         is_last = batch is not None and batch[2] == newest[batch[1]]
         if not is_last and filesystem.get_file_info(place).size < small_bytes:
             by_folder.setdefault(folder, []).append(place)
@@ -123,16 +108,13 @@ def _merge(
     rows = reader.load([uri_below(target, place, path) for place in places])
     size = sum(filesystem.get_file_info(place).size for place in places)
     before = rows.count()
-    kept = _without_duplicates(rows)
+    kept = without_duplicates(rows)
     staging = f"{path}/{HIDDEN}/compaction-{uuid.uuid4()}"
     staging_uri = uri_below(target, staging, path)
     kept.coalesce(max(1, size // MERGED_BYTES)).write.format(format_).mode("overwrite").save(staging_uri)
     after = spark.read.format(format_).load(staging_uri).count()
     new = [f"{staging}/{name}" for _, name in data_files(filesystem, staging)]
-    moves = {
-        name: "/".join(part for part in (path, folder, f"merged-{uuid.uuid4()}.{name.split('.', 1)[1]}") if part)
-        for name in new
-    }
+    moves = {name: join_path(path, folder, f"merged-{uuid.uuid4()}.{name.split('.', 1)[1]}") for name in new}
     plan = f"{path}/{HIDDEN}/compaction.json"
     with filesystem.open_output_stream(f"{plan}.part") as stream:
         stream.write(json.dumps({"aside": staging, "moves": moves, "replaced": places}).encode())
@@ -157,19 +139,3 @@ def _carry_out_plan(filesystem: fs.FileSystem, path: str) -> None:
     if exists(filesystem, plan["aside"]):
         filesystem.delete_dir(plan["aside"])
     filesystem.delete_file(name)
-
-
-def _without_duplicates(rows: DataFrame) -> DataFrame:
-    """Remove the further copies of redelivered messages. Only messages with an id can be recognised."""
-    if not {"redelivered", "message_id", "source_queue"} <= {*rows.columns}:
-        return rows
-    redelivered = rows.where("redelivered and message_id is not null").select("source_queue", "message_id").distinct()
-    if redelivered.isEmpty():
-        return rows
-    suspects = rows.join(F.broadcast(redelivered), ["source_queue", "message_id"], "left_semi")
-    others = rows.join(F.broadcast(redelivered), ["source_queue", "message_id"], "left_anti")
-    # all other columns must be equal: different messages may share an id, such as that of an order
-    same = [name for name in rows.columns if name not in ("redelivered", "received_at")]
-    copies = Window.partitionBy(*same).orderBy("redelivered", "received_at")
-    first = suspects.withColumn("__holtmq_copy", F.row_number().over(copies)).where("__holtmq_copy = 1").drop("__holtmq_copy")
-    return others.unionByName(first)

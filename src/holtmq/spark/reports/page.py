@@ -5,35 +5,27 @@ from __future__ import annotations
 import json
 from importlib.resources import files
 
-from holtmq.errors import HoltmqError
+from holtmq.spark.packages import require_package
 from holtmq.spark.reports.outcome import Report
 
 UNITS = ("B", "KiB", "MiB", "GiB", "TiB", "PiB")
 
 
-class MissingPackageError(HoltmqError):
-    """A package that is needed to render a report is not installed."""
-
-
 def render(report: Report) -> str:
     """Return the report as HTML. Runs on the driver. Raise MissingPackageError if jinja2 is not installed."""
-    try:
-        from jinja2 import Environment, StrictUndefined
-    except ImportError as error:
-        raise MissingPackageError(
-            "a report as HTML needs the package jinja2, which is not installed: install it with pip install 'holtmq[spark]'"
-        ) from error
+    jinja2 = require_package("jinja2", "a report as HTML", "spark")
     folder = files("holtmq.spark.reports")
-    environment = Environment(autoescape=True, undefined=StrictUndefined, trim_blocks=True, lstrip_blocks=True)
+    environment = jinja2.Environment(autoescape=True, undefined=jinja2.StrictUndefined, trim_blocks=True, lstrip_blocks=True)
     environment.filters.update(count=count, size=size, share=share)
     template = environment.from_string((folder / "page.html").read_text(encoding="utf-8"))
     vendor = folder / "vendor" / "uplot"
-    return template.render(
+    page: str = template.render(
         report=report,
         series=json.dumps(report.to_dict()["series"]).replace("<", "\\u003c"),
         plot_script=(vendor / "uPlot.iife.min.js").read_text(encoding="utf-8"),
         plot_style=(vendor / "uPlot.min.css").read_text(encoding="utf-8"),
     )
+    return page
 
 
 def count(number: int) -> str:
