@@ -14,7 +14,7 @@ from pyspark.sql import DataFrame, SparkSession
 from holtmq import InvalidValueError
 from holtmq.protocol.client_connection import Delivery
 from holtmq.spark import archive, compact, read_archive
-from holtmq.spark.amqp.columns import SCHEMA, RowEncoder
+from holtmq.spark.amqp.columns import RAW_COLUMNS, SCHEMA, RowEncoder
 from holtmq.spark.archive_folders import ArchiveFolders
 from holtmq.spark.archive_sink import open_sink
 from holtmq.spark.delta_table import ArchiveTable
@@ -51,6 +51,21 @@ def test_what_was_archived_is_read_again_and_a_repeated_batch_is_stored_once(
     for _ in range(2):
         open_sink(target, format_, FOLDERS).write(messages, QUERY, 4)
     assert rows_of(read_archive(spark, target, format=format_)) == rows_of(messages)
+
+
+def test_files_of_an_earlier_version_and_compacted_files_are_read_together(
+    spark: SparkSession, messages: DataFrame, tmp_path: Path
+) -> None:
+    target = str(tmp_path / "archive")
+    sink = open_sink(target, "json", ArchiveFolders.by(("date",)))
+    for batch_id in range(3):
+        sink.write(messages if batch_id else messages.drop(*RAW_COLUMNS), QUERY, batch_id)
+    assert compact(spark, target, format="json", few_files=2) == (2, 0)
+    expected = [row.asDict() for row in rows_of(messages)]
+    old = [{**row, **dict.fromkeys(RAW_COLUMNS)} for row in expected]
+    stored = [row.asDict() for row in rows_of(read_archive(spark, target, format="json"))]
+    assert [row for row in stored if row["properties_raw"] is None] == old
+    assert [row for row in stored if row["properties_raw"] is not None] == [row for row in expected for _ in range(2)]
 
 
 def test_a_delta_table_is_valid_for_another_reader(spark: SparkSession, messages: DataFrame, tmp_path: Path) -> None:

@@ -12,6 +12,7 @@ import pyarrow as pa
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
+from pyspark.errors import PySparkException
 from pyspark.sql import SparkSession
 from pyspark.sql.types import StringType, StructType
 
@@ -161,6 +162,10 @@ def test_an_exact_replay_needs_the_raw_columns(spark: SparkSession) -> None:
         InvalidValueError, match="an exact replay needs the column 'properties_raw', which the archive does not"
     ):
         replay(old, url="amqp://127.0.0.1:1", exact=True)
+    row = {**received(b"\x00\x00"), PROPERTIES_RAW: None}
+    mixed = spark.createDataFrame([tuple(row.values())], SCHEMA)
+    with pytest.raises(PySparkException, match="an exact replay needs the column 'properties_raw', which is null in a row"):
+        replay(mixed, url="amqp://127.0.0.1:1", exact=True)
     with pytest.raises(InvalidValueError, match="expected either exact or replay_id, got both"):
         replay(old, url="amqp://127.0.0.1:1", exact=True, replay_id="1")
 
