@@ -137,12 +137,17 @@ def _notation(value: Any) -> str:
     return json.dumps(to_json(value))
 
 
-def mark_headers(headers: bytes | None, replay_id: str) -> bytes:
-    """Add the header of a replay to an encoded table. An invalid table is left as it is."""
-    if headers is None:
-        return encode_table({REPLAY_HEADER: replay_id})
-    try:
-        others = drop_field(headers, REPLAY_HEADER)
-    except FrameError:
-        return headers
-    return long_string(others[4:] + short_string(REPLAY_HEADER) + encode_value(replay_id))
+def is_invalid(headers: object) -> bool:
+    """Return whether the value of the column is a table that AMQP does not allow, as its bytes."""
+    return isinstance(headers, str) and headers.startswith(f'["{INVALID_HEADERS}"')
+
+
+def replay_mark(replay_id: str) -> bytes:
+    """Return the encoded header of a replay."""
+    return short_string(REPLAY_HEADER) + encode_value(replay_id)
+
+
+def mark_headers(headers: bytes, mark: bytes) -> bytes:
+    """Add the header of a replay to an encoded table, and remove that of an earlier one."""
+    others = drop_field(headers, REPLAY_HEADER) if REPLAY_HEADER.encode() in headers else headers
+    return long_string(others[4:] + mark)

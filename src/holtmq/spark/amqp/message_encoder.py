@@ -20,20 +20,21 @@ from holtmq.client.publisher import Outgoing
 from holtmq.errors import HoltmqError, InvalidValueError
 from holtmq.spark.amqp.columns import DELIVERY_COLUMNS, PROPERTIES_RAW, RAW_COLUMNS, ROUTING_KEY_RAW
 from holtmq.spark.amqp.encoded_properties import (
-    INVALID_HEADERS,
     TEXTS,
     UNSET,
     PropertyValues,
     encode_headers,
     encode_property,
+    is_invalid,
     join_properties,
     mark_headers,
+    replay_mark,
     split_properties,
 )
 from holtmq.spark.signature import read_headers
 from holtmq.wire.content import NAMES, PERSISTENT
 
-_DELIVERY_MODE = NAMES.index("delivery_mode")
+_DELIVERY_MODE, _HEADERS = NAMES.index("delivery_mode"), NAMES.index("headers")
 
 
 class MessageEncoder:
@@ -47,7 +48,7 @@ class MessageEncoder:
         _require_columns(schema, exchange)
         self._exchange = exchange
         self._persistent = persistent
-        self._mark = mark
+        self._mark = None if mark is None else replay_mark(mark)
         self._given = [name for name in NAMES if name in schema.names]
         # dropping a column removes the property; but who selects the raw column alone wants all properties
         self._removed = [name for name in NAMES if name not in schema.names] if self._given else []
@@ -92,7 +93,8 @@ class MessageEncoder:
             fields.setdefault("delivery_mode", bytes((PERSISTENT,)))
         if self._mark is not None:
             fields.pop("user_id", None)
-            fields["headers"] = mark_headers(fields.get("headers"), self._mark)
+            if not is_invalid((values if self._given else received)[_HEADERS]):
+                fields["headers"] = mark_headers(fields.get("headers", bytes(4)), self._mark)
         return join_properties(fields)
 
 
@@ -125,7 +127,7 @@ def _encode_value(name: str, value: Any, received: bytes | None) -> bytes:
 
 def _headers(value: object) -> Mapping[str, Any] | bytes:
     match value:
-        case str() if value.startswith(f'["{INVALID_HEADERS}"'):
+        case str() if is_invalid(value):
             return base64.b64decode(json.loads(value)[1])
         case str():
             return read_headers(value)
