@@ -312,6 +312,7 @@ def test_a_report_without_messages(spark: SparkSession) -> None:
     assert "<html" in outcome.to_html()
 
 
+@pytest.mark.parametrize("live", ["holtmq"], indirect=True)
 def test_archive_then_replay(spark: SparkSession, live: LiveBroker, channel: Channel, queue: str, tmp_path: Path) -> None:
     for n in range(300):
         channel.publish(

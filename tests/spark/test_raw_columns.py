@@ -187,7 +187,7 @@ def test_generated_messages_survive_archive_and_replay_byte_for_byte(
     spark: SparkSession, live: LiveBroker, channel: Channel, queue: str, tmp_path: Path
 ) -> None:
     texts = any_bytes if live.name == "rabbitmq" else utf8  # HoltMQ refuses texts that are not UTF-8
-    messages = generated(st.tuples(texts, encoded_properties(texts)), 300)
+    messages = generated(st.tuples(texts, encoded_properties(texts)), 200)
     exchange = f"raw-{uuid.uuid4()}"
     channel.declare_exchange(exchange, "fanout", durable=True)
     channel.bind(queue, exchange)
