@@ -79,7 +79,12 @@ class Table(Mapping[str, FieldValue]):
         return f"Table({to_plain(self)!r})"
 
     def __reduce__(self) -> tuple[object, ...]:
-        return Table.of, (self._fields,)
+        # cloudpickle, which Spark uses, cannot rebuild a class method by its name
+        return _rebuild, (self._fields,)
+
+
+def _rebuild(fields: dict[str, FieldValue]) -> Table:
+    return Table.of(fields)
 
 
 def canonical(value: FieldValue) -> Hashable:
