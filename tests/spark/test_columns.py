@@ -17,7 +17,7 @@ from holtmq import InvalidValueError
 from holtmq.protocol.client_connection import Delivery
 from holtmq.spark.amqp.columns import ARROW_SCHEMA, SCHEMA, RowEncoder
 from holtmq.spark.amqp.message_encoder import MessageEncoder
-from holtmq.spark.signature import read_headers
+from holtmq.spark.headers_json import read_headers
 from holtmq.table_json import table_to_json
 from holtmq.wire.content import NAMES, Properties, encode_properties
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections import defaultdict
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -16,16 +17,18 @@ from pyspark.sql import SparkSession
 from holtmq import Binding, Exchange, Queue, Router, Topology
 from holtmq.errors import AmqpError
 from holtmq.spark import route
-from holtmq.spark.executor import PackedTopology, RouteCache, RoutingSpec
+from holtmq.spark.arrow_plan import ListingTask
 from holtmq.spark.key_classes import KeyClasses
-from holtmq.spark.signature import RoutingInputs
+from holtmq.spark.route_cache import RouteCache
+from holtmq.spark.routing_request import RoutingRequest
+from holtmq.spark.routing_spec import RoutingSpec
+from holtmq.spark.signature_batch import SignatureBatch
 from holtmq.table_json import table_to_json
 from tests.conformance.strategies import histories
 from tests.conformance.table import Action, Outcome, Publish, load
 from tests.conformance.targets import RouterTarget
 
 SCHEMA = "number int, exchange string, routing_key string, headers string"
-NOTHING = RoutingInputs(frozenset(), frozenset())
 Cases = list[tuple[Topology, Publish, Outcome]]
 
 
@@ -113,18 +116,14 @@ def test_batches_are_routed_as_by_the_router_with_all_options(history: list[Acti
     fields = zip(*(row(number, action) for number, (action, _) in enumerate(messages)), strict=True)
     if not messages:
         return
-    types = [pa.int32(), pa.string(), pa.string(), pa.string()]
     names = ["number", "exchange", "routing_key", "headers"]
-    batch = pa.RecordBatch.from_arrays([pa.array(list(f), t) for f, t in zip(fields, types, strict=True)], names=names)
-    spec = RoutingSpec(
-        topology=PackedTopology.of(router.to_topology(), "/"), routing_key="routing_key", exchange_column="exchange",
-        exchange=None, headers="headers", inputs=RoutingInputs.of(router), carried=("number",),
-    )  # fmt: skip
-    outcomes_by_batch = [
-        list(spec.route_all(iter(pieces))) for pieces in ([batch], [batch.slice(n, 1) for n in range(len(batch))])
-    ]
-    for pieces in outcomes_by_batch:
-        rows = [row for piece in pieces for row in piece.to_pylist()]
+    batch = pa.RecordBatch.from_arrays([pa.array(list(values)) for values in fields], names=names)
+    columns = tuple(batch.column(name).cast(pa.string()) for name in names[1:])
+    spec = RoutingSpec.of(RoutingRequest(router.to_topology()), router)
+    task = ListingTask(spec, ("exchange", "routing_key", "headers"))
+    for batches in ([columns], [tuple(column.slice(n, 1) for column in columns) for n in range(len(batch))]):
+        lists = [routes for array in task.run(iter(batches)) for routes in array.to_pylist()]
+        rows = [{"number": number, **row} for number, routes in enumerate(lists) for row in routes]
         assert outcomes(rows, len(messages)) == expected_outcomes(messages)
 
 
@@ -165,16 +164,43 @@ def test_a_collision_of_hashes_is_detected() -> None:
     assert [stand_ins[number].as_py() for number in of_key.tolist()] == keys.to_pylist()
 
 
+def k_topology(*patterns: str, queues: int = 1) -> Topology:
+    names = [f"q{n}" for n in range(queues)]
+    bindings = tuple(Binding("x", name, pattern) for pattern in patterns for name in names)
+    return Topology((Exchange("x", "topic"),), tuple(map(Queue, names)), bindings)
+
+
+def cache_of(topology: Topology, unroutable: Any = "keep") -> RouteCache:
+    spec = RoutingSpec.of(RoutingRequest(topology, exchange="x"), Router(topology))
+    return RouteCache(replace(spec, unroutable=unroutable), Router(topology))
+
+
+def keys(*values: str | None) -> SignatureBatch:
+    return SignatureBatch(pa.array(values, pa.string()))
+
+
 def test_the_cache_is_cleared_when_it_exceeds_its_limit(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("holtmq.spark.executor.SIGNATURES_KEPT", 10)
-    topology = Topology((Exchange("x", "topic"),), (Queue("q"),), (Binding("x", "q", "k.1#"), Binding("x", "q", "k.15")))
-    spec = RoutingSpec(
-        PackedTopology.of(topology, "/"), "k", None, "x", None, inputs=NOTHING, carried=("k",), unroutable="drop"
-    )
-    cache = RouteCache(spec, spec.topology.router())
+    monkeypatch.setattr("holtmq.spark.route_cache.SIGNATURES_KEPT", 10)
+    cache = cache_of(k_topology("k.15"), unroutable="drop")
     for start in (0, 12, 0):
-        batch = pa.RecordBatch.from_pydict({"k": [f"k.{n}" for n in range(start, start + 12)]})
-        expected = ["k.15"] if start else []
-        (routed,) = spec.route(cache, batch)
-        assert routed.column("k").to_pylist() == expected
+        rows, at = cache.spread(cache.outcomes(keys(*(f"k.{n}" for n in range(start, start + 12)))))
+        assert rows is not None
+        assert rows.tolist() == ([3] if start else [])
+        assert len(at) == len(rows)
     assert len(cache._known) == 12
+
+
+def test_equal_sets_of_queues_are_stored_once() -> None:
+    cache = cache_of(k_topology("a.#", queues=50))
+    outcomes = cache.outcomes(keys("a.1", "b", "a.2", None, "a.3", "c"))
+    assert outcomes.tolist() == [0, 1, 0, 2, 0, 1]
+    assert [len(column) for column in cache.columns()] == [52, 52]
+
+
+def test_lists_of_many_queues_come_in_bounded_batches(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("holtmq.spark.route_cache.LISTED_ROWS", 100)
+    cache = cache_of(k_topology("a.#", "b.#", queues=40))
+    batch = keys("a", "b", "c", "a", "a", "b")
+    assert [len(array) for array in cache.lists(cache.outcomes(batch))] == [3, 2, 1]
+    monkeypatch.setattr("holtmq.spark.route_cache.LISTED_ROWS", 10)
+    assert [len(array) for array in cache.lists(cache.outcomes(batch))] == [1] * 6

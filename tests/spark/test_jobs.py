@@ -17,12 +17,13 @@ from pyspark.sql import DataFrame, SparkSession
 from holtmq import Binding, Exchange, InvalidValueError, Queue, Router, Topology
 from holtmq.spark import Columns, MessageFilter, archive, compact, compare, replay, report, route, route_job
 from holtmq.spark.comparison import NothingComparedError
-from holtmq.spark.executor import PackedTopology, RoutingSpec
 from holtmq.spark.filesystems import WriteError, filesystem_of, qualify
 from holtmq.spark.locks import FolderLock
 from holtmq.spark.parquet_source import ParquetSource, Split
+from holtmq.spark.route_cache import RouteCache
+from holtmq.spark.routing_request import RoutingRequest
+from holtmq.spark.routing_spec import RoutingSpec
 from holtmq.spark.routing_task import RoutingTask, _batch_rows
-from holtmq.spark.signature import RoutingInputs
 from tests.amqp_client import Channel
 from tests.spark.conftest import LiveBroker, wait_until
 
@@ -173,10 +174,10 @@ def test_the_size_of_batches_is_bounded_for_large_messages_and_many_queues(tmp_p
     topology = Topology(
         (Exchange("all", "fanout"),), tuple(Queue(f"q{n}") for n in range(9)), tuple(Binding("all", f"q{n}") for n in range(9))
     )
-    spec = RoutingSpec(
-        PackedTopology.of(topology, "/"), "k", None, "all", None, inputs=RoutingInputs.of(Router(topology)), carried=("k",)
-    )
-    routed = list(spec.route_all(iter([pa.RecordBatch.from_pydict({"k": ["a", "b", "c"]})])))
+    spec = RoutingSpec.of(RoutingRequest(topology, exchange="all"), Router(topology))
+    anything: Any = None  # routing needs neither files nor folders
+    task = RoutingTask(anything, anything, spec, {"routing_key": "k"}, anything, "", "", by_queue=False)
+    routed = list(task.route(RouteCache.shared(spec), pa.RecordBatch.from_pydict({"k": ["a", "b", "c"]})))
     assert [batch.num_rows for batch in routed] == [3] * 9
     assert Counter(row["k"] for batch in routed for row in batch.to_pylist()) == {"a": 9, "b": 9, "c": 9}
 
@@ -184,18 +185,11 @@ def test_the_size_of_batches_is_bounded_for_large_messages_and_many_queues(tmp_p
 def test_a_task_that_runs_twice_writes_different_files(spark: SparkSession, traffic: str, tmp_path: Path) -> None:
     """As with speculative execution: both attempts write, and the driver commits the files of one."""
     source = ParquetSource.at(traffic, pq.read_schema(next(Path(traffic).rglob("*.parquet"))), min_splits=1)
-    spec = RoutingSpec(
-        PackedTopology.of(SHOP, "/"),
-        "routing_key",
-        "exchange",
-        None,
-        "headers",
-        inputs=RoutingInputs.of(Router(SHOP)),
-        carried=tuple(source.schema.names),
-    )
+    spec = RoutingSpec.of(RoutingRequest(SHOP), Router(SHOP))
+    parts = {"routing_key": "routing_key", "exchange": "exchange", "headers": "headers"}
     filesystem, path = filesystem_of(str(tmp_path))
     splits = spark.sparkContext.broadcast(source.splits)
-    task = RoutingTask(source, splits, spec, filesystem, f"{path}/staging", "snappy", by_queue=False)
+    task = RoutingTask(source, splits, spec, parts, filesystem, f"{path}/staging", "snappy", by_queue=False)
     numbers = pa.RecordBatch.from_pydict({"id": [0]})
     first, second = (json.loads(next(task.run(iter([numbers]))).column("files")[0].as_py()) for _ in range(2))
     assert first

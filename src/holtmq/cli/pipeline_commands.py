@@ -28,8 +28,8 @@ if TYPE_CHECKING:
 
     from holtmq.cli.spark_progress import SparkProgress
     from holtmq.spark import Comparison, Report
-    from holtmq.spark.executor import Unroutable
     from holtmq.spark.routing_job import WriteMode
+    from holtmq.spark.routing_request import Unroutable
 
 Command = TypeVar("Command", bound=Callable[..., Any])
 AFFECTED = 3

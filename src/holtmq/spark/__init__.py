@@ -20,15 +20,15 @@ if TYPE_CHECKING:
     from holtmq.spark.replays import MessageFilter, replay
     from holtmq.spark.reports import Report, report
     from holtmq.spark.routing_job import route_job
+    from holtmq.spark.routing_request import Columns
     from holtmq.spark.sessions import session
-    from holtmq.spark.signature import Columns
 
 __all__ = [
     "Columns", "Comparison", "MessageFilter", "Report", "archive", "compact", "compare", "publish", "read_archive",
     "register", "replay", "report", "route", "route_job", "session",
 ]  # fmt: skip
 _MODULES = {
-    "Columns": "signature",
+    "Columns": "routing_request",
     "Comparison": "comparison",
     "MessageFilter": "replays",
     "Report": "reports",

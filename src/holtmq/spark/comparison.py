@@ -18,9 +18,13 @@ from pyspark.sql import functions as F
 
 from holtmq.errors import HoltmqError, InvalidValueError
 from holtmq.routing import Router
+from holtmq.spark.arguments import require_topology
 from holtmq.spark.deprecated_names import OldToJson
-from holtmq.spark.executor import NULL_EXCHANGE, NULL_KEY, PackedTopology
-from holtmq.spark.signature import DEFAULT_COLUMNS, Columns, RoutingInputs, Signature, read_headers
+from holtmq.spark.packed_topology import PackedTopology
+from holtmq.spark.routing_inputs import RoutingInputs
+from holtmq.spark.routing_request import DEFAULT_COLUMNS, Columns, require_columns
+from holtmq.spark.signature import Signature
+from holtmq.spark.signature_value import Text, read_signature, texts
 from holtmq.topology import DEFAULT_VHOST, Topology
 
 KEYS_SHOWN = 50
@@ -129,6 +133,9 @@ def compare(
         columns: The names of the columns for routing key, exchange and headers.
         keys_shown: The maximum number of keys in the result.
     """
+    require_topology("before", before)
+    require_topology("after", after)
+    require_columns(columns)
     inputs = RoutingInputs.of(Router(before, vhost), Router(after, vhost))
     # the result lists keys, so they are kept even where the exchange ignores them
     signature = Signature.of(messages, columns, exchange, inputs._replace(keyless_exchanges=frozenset()))
@@ -169,7 +176,7 @@ class _ComparingTask:
     def route_all(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         before, after = self._before.router(), self._after.router()
         for batch in batches:
-            exchanges, keys, headers = (batch.column(name).to_pylist() for name in ("exchange", "routing_key", "headers"))
+            exchanges, keys, headers = (texts(batch.column(name)) for name in ("exchange", "routing_key", "headers"))
             old = [queues_of(before, *one) for one in zip(exchanges, keys, headers, strict=True)]
             new = [queues_of(after, *one) for one in zip(exchanges, keys, headers, strict=True)]
             queues = pa.list_(pa.string())
@@ -183,12 +190,10 @@ class _ComparingTask:
             )
 
 
-def queues_of(router: Router, exchange: str | None, key: str | None, headers: str | None) -> tuple[tuple[str, ...], str | None]:
+def queues_of(router: Router, exchange: Text, key: Text, headers: Text) -> tuple[tuple[str, ...], str | None]:
     """Return the queues of a signature, or none and the reason why no broker would accept it. Runs on the executors."""
-    if key is None or exchange is None:
-        return (), NULL_KEY if key is None else NULL_EXCHANGE
     try:
-        return router.route(exchange, key, read_headers(headers) if headers is not None else {}), None
+        return router.route(*read_signature(exchange, key, headers)), None
     except HoltmqError as error:
         return (), str(error)
 

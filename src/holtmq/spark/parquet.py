@@ -11,15 +11,16 @@ from __future__ import annotations
 import json
 import os
 import uuid
+from collections.abc import Mapping
 from dataclasses import replace
 from urllib.parse import unquote
 
 import pyarrow.fs as fs
 from pyspark.sql import SparkSession
 
-from holtmq.spark.executor import RoutingSpec
 from holtmq.spark.filesystems import WriteError, exists, filesystem_of
 from holtmq.spark.parquet_source import ParquetSource
+from holtmq.spark.routing_spec import RoutingSpec
 from holtmq.spark.routing_task import RESULT, RESULT_NAMES, RouteCounts, RoutingTask
 
 STAGING = "_holtmq-"
@@ -27,9 +28,19 @@ STAGING = "_holtmq-"
 
 
 def route_files(
-    spark: SparkSession, source: ParquetSource, target: str, spec: RoutingSpec, *, mode: str, by_queue: bool
+    spark: SparkSession,
+    source: ParquetSource,
+    target: str,
+    spec: RoutingSpec,
+    parts: Mapping[str, str],
+    *,
+    mode: str,
+    by_queue: bool,
 ) -> RouteCounts:
-    """Run the job and commit its files to `target`. The tasks run on the executors, the commit on the driver."""
+    """Run the job and commit its files to `target`. The tasks run on the executors, the commit on the driver.
+
+    `parts` names the columns that contain the parts of the signature as text.
+    """
     filesystem, path = filesystem_of(target)
     before = _require_writable(filesystem, path, target, mode)
     read = {_real(source.filesystem, split.path) for split in source.splits}
@@ -39,7 +50,7 @@ def route_files(
     compression = str(spark.conf.get("spark.sql.parquet.compression.codec", "snappy"))
     compression = "NONE" if compression == "uncompressed" else compression
     splits = spark.sparkContext.broadcast(source.splits)
-    task = RoutingTask(replace(source, splits=()), splits, spec, filesystem, staging, compression, by_queue)
+    task = RoutingTask(replace(source, splits=()), splits, spec, parts, filesystem, staging, compression, by_queue)
     success = f"{path}/_SUCCESS"
     filesystem.create_dir(staging, recursive=True)
     try:

@@ -25,15 +25,18 @@ from pyspark.sql.types import (
 )
 
 from holtmq.errors import InvalidValueError
-from holtmq.routing import Router
-from holtmq.spark.deliveries import make_spec, require_one_of, route
+from holtmq.spark.added_columns import AddedColumns
+from holtmq.spark.arguments import require_one_of
+from holtmq.spark.deliveries import route_messages
 from holtmq.spark.deprecated_names import OldToJson
-from holtmq.spark.executor import Unroutable
 from holtmq.spark.filesystems import filesystem_of, qualify
+from holtmq.spark.message_columns import MessageColumns
 from holtmq.spark.parquet import route_files
 from holtmq.spark.parquet_source import ParquetSource
+from holtmq.spark.routing_request import DEFAULT_COLUMNS, Columns, RoutingRequest, Unroutable
+from holtmq.spark.routing_spec import RoutingSpec
 from holtmq.spark.routing_task import RouteCounts
-from holtmq.spark.signature import DEFAULT_COLUMNS, Columns, RoutingInputs, Signature
+from holtmq.spark.signature import Signature
 from holtmq.topology import DEFAULT_VHOST, Topology
 
 PLAIN_TYPES = (BinaryType, BooleanType, DateType, NumericType, StringType, TimestampNTZType, TimestampType)
@@ -102,26 +105,28 @@ def route_job(
         source = qualify(spark, source)
     if target_format != "table":
         target = qualify(spark, target)
+    request = RoutingRequest(topology, vhost, exchange, columns, unroutable, AddedColumns(settings, bindings))
     messages = _read(spark, source, format, options or {})
     if format == target_format == "parquet" and not options and mode != "ignore" and tuple(partition_by) in ((), ("queue",)):
-        router = Router(topology, vhost)
-        inputs = RoutingInputs.of(router)
-        # the tasks themselves handle exchanges that ignore the key
-        signature = Signature.of(messages, columns, exchange, inputs._replace(keyless_exchanges=frozenset()))
-        spec = make_spec(
-            topology, router, inputs, signature, exchange, messages.columns, unroutable, settings=settings, bindings=bindings
-        )
-        files = _files(spark, source, target, messages, signature, columns)
-        if files is not None:
-            has_headers = columns.headers in messages.columns
-            spec = replace(spec, carried=tuple(files.schema.names), headers=columns.headers if has_headers else None)
-            counts = route_files(spark, files, target, spec, mode=mode, by_queue=bool(partition_by))
+        counts = _route_files(spark, source, target, messages, request, mode=mode, by_queue=bool(partition_by))
+        if counts is not None:
             return RouteSummary(counts, "arrow")
-    deliveries = route(
-        messages, topology, vhost=vhost, exchange=exchange, columns=columns, unroutable=unroutable, settings=settings,
-        bindings=bindings,
-    )  # fmt: skip
+    deliveries = route_messages(messages, request)
     return RouteSummary(_write(messages, deliveries, target, target_format, mode, partition_by), "spark")
+
+
+def _route_files(
+    spark: SparkSession, source: str, target: str, messages: DataFrame, request: RoutingRequest, *, mode: str, by_queue: bool
+) -> RouteCounts | None:
+    """Let tasks read and write the files, or return None if types or file systems do not allow that."""
+    spec = replace(RoutingSpec.of(request, request.make_router()), unroutable=request.unroutable)
+    signature = Signature.of(messages, request.columns, request.exchange, spec.inputs)
+    MessageColumns(messages).require_free(spec.added.names)
+    parts = signature.text_columns()
+    files = _files(spark, source, target, messages) if parts is not None else None
+    if parts is None or files is None:
+        return None
+    return route_files(spark, files, target, spec, parts, mode=mode, by_queue=by_queue)
 
 
 def _read(spark: SparkSession, source: str, format_: str, options: Mapping[str, str]) -> DataFrame:
@@ -130,13 +135,9 @@ def _read(spark: SparkSession, source: str, format_: str, options: Mapping[str, 
     return spark.read.format(format_).options(**options).load(source)
 
 
-def _files(
-    spark: SparkSession, source: str, target: str, messages: DataFrame, signature: Signature, columns: Columns
-) -> ParquetSource | None:
-    """Return the files if tasks can read them: the signature is text, and Arrow supports all types and the file systems."""
-    parts = [part for part in (signature.routing_key, signature.exchange) if part is not None]
-    has_text_headers = columns.headers not in messages.columns or isinstance(_type(messages, columns.headers), StringType)
-    if not has_text_headers or any(part.is_added for part in parts) or not _is_plain(messages.schema):
+def _files(spark: SparkSession, source: str, target: str, messages: DataFrame) -> ParquetSource | None:
+    """Return the files if tasks can read and write them: Arrow supports all types and the file systems."""
+    if not _is_plain(messages.schema):
         return None
     try:
         filesystem_of(target)
@@ -144,10 +145,6 @@ def _files(
         return ParquetSource.at(source, schema, min_splits=2 * spark.sparkContext.defaultParallelism)
     except (InvalidValueError, OSError, pa.ArrowException):
         return None
-
-
-def _type(messages: DataFrame, name: str) -> DataType:
-    return messages.schema[name].dataType
 
 
 def _is_plain(type_: DataType) -> bool:

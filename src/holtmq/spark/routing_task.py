@@ -20,8 +20,10 @@ import pyarrow.parquet as pq
 from pyspark.core.broadcast import Broadcast
 
 from holtmq.routing import Router
-from holtmq.spark.executor import RouteCache, RoutingSpec
 from holtmq.spark.parquet_source import ParquetSource, Split
+from holtmq.spark.route_cache import RouteCache
+from holtmq.spark.routing_spec import RoutingSpec
+from holtmq.spark.signature_batch import SignatureBatch
 
 BATCH_ROWS = 65_536
 BATCH_BYTES = 64 * 1024 * 1024
@@ -57,6 +59,8 @@ class RoutingTask:
     """The source without its splits."""
     splits: Broadcast[tuple[Split, ...]]
     spec: RoutingSpec
+    parts: Mapping[str, str]
+    """Names of the columns that contain the parts of the signature as text."""
     filesystem: fs.FileSystem
     staging: str
     """Folder for files that are not committed yet."""
@@ -70,10 +74,27 @@ class RoutingTask:
             for number in batch.column(0).to_pylist():
                 counter = _Counter()
                 messages = counter.read(self._read(self.splits.value[number]))
-                deliveries = (counter.count(routed) for rows in messages for routed in self.spec.route(routes, rows))
+                deliveries = (counter.count(routed) for rows in messages for routed in self.route(routes, rows))
                 files = self._write(number, deliveries)
                 values = [number, json.dumps(files), *counter.values()]
                 yield pa.RecordBatch.from_pylist([dict(zip(RESULT_NAMES, values, strict=True))], RESULT_ARROW)
+
+    def route(self, routes: RouteCache, batch: pa.RecordBatch) -> Iterator[pa.RecordBatch]:
+        """Yield the deliveries of a batch of messages: their columns, then the added ones.
+
+        No output batch has more rows than the input batch, however many queues each message reaches.
+        """
+        if not batch.num_rows:
+            return
+        rows, at = routes.spread(
+            routes.outcomes(SignatureBatch(**{part: batch.column(self.parts[part]) for part in self.parts}))
+        )
+        names = [*batch.schema.names, *self.spec.added.names]
+        for start in range(0, max(1, len(at)), batch.num_rows):
+            piece = slice(start, start + batch.num_rows)
+            taken = batch if rows is None else batch.take(pa.array(rows[piece]))
+            columns = [*taken.columns, *(column.take(pa.array(at[piece])) for column in routes.columns())]
+            yield pa.RecordBatch.from_arrays(columns, names=names)
 
     def _read(self, split: Split) -> Iterator[pa.RecordBatch]:
         with pq.ParquetFile(
@@ -93,7 +114,7 @@ class RoutingTask:
             return []
         files: list[str] = []
         options = ds.ParquetFileFormat().make_write_options(
-            compression=self.compression, use_dictionary=[*self.source.encoded, *self.spec.added], store_schema=False
+            compression=self.compression, use_dictionary=[*self.source.encoded, *self.spec.added.names], store_schema=False
         )
         ds.write_dataset(
             ds.Scanner.from_batches(chain((first,), deliveries), schema=first.schema, use_threads=False),
@@ -114,7 +135,7 @@ class RoutingTask:
 
     def write_empty_file(self) -> str:
         """Write a file without rows, so that the output has a schema. Runs on the driver. Return the file's name."""
-        added = zip(self.spec.added, RouteCache(self.spec, Router()).columns(), strict=True)
+        added = zip(self.spec.added.names, RouteCache(self.spec, Router()).columns(), strict=True)
         fields = [*self.source.schema, *(pa.field(name, column.type) for name, column in added)]
         if self.by_queue:
             fields = [field for field in fields if field.name != "queue"]

@@ -31,7 +31,7 @@ from holtmq.spark.amqp.encoded_properties import (
     replay_mark,
     split_properties,
 )
-from holtmq.spark.signature import read_headers
+from holtmq.spark.headers_json import read_headers
 from holtmq.wire.content import NAMES, PERSISTENT
 
 _DELIVERY_MODE, _HEADERS = NAMES.index("delivery_mode"), NAMES.index("headers")

@@ -14,11 +14,16 @@ from pyspark.sql import functions as F
 
 from holtmq.errors import HoltmqError
 from holtmq.routing import Router
+from holtmq.spark.arguments import require_topology
 from holtmq.spark.comparison import count_signatures
 from holtmq.spark.deliveries import route
-from holtmq.spark.executor import NULL_EXCHANGE, NULL_KEY, PackedTopology, matched_bindings
+from holtmq.spark.packed_topology import PackedTopology
 from holtmq.spark.reports.outcome import KeyVolume, Overlap, Report, Series, Volume
-from holtmq.spark.signature import DEFAULT_COLUMNS, Columns, RoutingInputs, Signature, read_headers
+from holtmq.spark.route_outcome import matched_bindings
+from holtmq.spark.routing_inputs import RoutingInputs
+from holtmq.spark.routing_request import DEFAULT_COLUMNS, Columns, require_columns
+from holtmq.spark.signature import Signature
+from holtmq.spark.signature_value import Text, read_signature, texts
 from holtmq.spark.times import message_time
 from holtmq.topology import DEFAULT_VHOST, Topology
 
@@ -42,6 +47,8 @@ ROUTED_ARROW = pa.schema(
         ("overlaps", pa.list_(pa.struct([("first", pa.int32()), ("second", pa.int32())]))),
     ]
 )
+
+TRACE_ARROW = pa.struct([field for field in ROUTED_ARROW if field.name in ("queues", "reason", "bindings", "overlaps")])
 
 
 def report(
@@ -70,6 +77,8 @@ def report(
         body: The column that contains the body, for the number of bytes. It may be missing.
         shown: The maximum length of the lists of keys, prefixes, reasons and overlaps.
     """
+    require_topology("topology", topology)
+    require_columns(columns)
     router = Router(topology, vhost)
     inputs = RoutingInputs.of(router)._replace(keyless_exchanges=frozenset())  # the report lists keys
     signature = Signature.of(messages, columns, exchange, inputs)
@@ -126,22 +135,21 @@ class _TracingTask:
         router = self._topology.router()
         numbers = {binding: number for number, binding in enumerate(router.registry.bindings())}
         for batch in batches:
-            rows = batch.to_pylist()
-            for row in rows:
-                row.update(_trace(router, numbers, row["exchange"], row["routing_key"], row.pop("headers")))
-            yield pa.RecordBatch.from_pylist(rows, ROUTED_ARROW)
+            signatures = zip(*(texts(batch.column(name)) for name in ("exchange", "routing_key", "headers")), strict=True)
+            traces = pa.array([_trace(router, numbers, *signature) for signature in signatures], TRACE_ARROW)
+            yield pa.RecordBatch.from_arrays(
+                [*(batch.column(name) for name in ("exchange", "routing_key", "messages", "bytes")), *traces.flatten()],
+                schema=ROUTED_ARROW,
+            )
 
 
-def _trace(router: Router, numbers: dict[Any, int], exchange: str | None, key: str | None, text: str | None) -> dict[str, Any]:
-    nothing: dict[str, Any] = {"queues": [], "reason": None, "bindings": [], "overlaps": []}
-    if key is None or exchange is None:
-        return {**nothing, "reason": NULL_KEY if key is None else NULL_EXCHANGE}
+def _trace(router: Router, numbers: dict[Any, int], *signature: Text) -> dict[str, Any]:
     try:
-        headers = read_headers(text) if text is not None else {}
+        exchange, key, headers = read_signature(*signature)
         queues = router.route(exchange, key, headers)
         passed = matched_bindings(router, exchange, key, headers)
     except HoltmqError as error:
-        return {**nothing, "reason": str(error)}
+        return {"queues": [], "reason": str(error), "bindings": [], "overlaps": []}
     matched = [binding for binding in passed if binding in numbers]
     by_ends = defaultdict(list)
     for binding in matched:
