@@ -1,8 +1,9 @@
 """The pipeline compared with a Spark job that only copies, and with pika loops: python -m benchmarks.pipeline [PART …]
 
-Parts: route, narrow, bindings, headers, scaling, memory, naive, amqp (default: all). Messages have the columns of an archive
-and bodies of 200 bytes that do not compress well. Each message reaches one queue, so copying and routing write the same number
-of rows. Each round runs everything once, one after the other. The fastest round counts.
+Parts: route, narrow, fanout, bindings, headers, scaling, memory, naive, amqp (default: all). Messages have the columns of an
+archive and bodies of 200 bytes that do not compress well. Copying and routing write the same number of rows: each message
+reaches one queue, and in the part fanout 1, 10 or 50 queues. Each round runs everything once, one after the other. The fastest
+round counts.
 """
 
 from __future__ import annotations
@@ -32,12 +33,14 @@ from tests.server.process import broker_process
 
 FILES = 8
 QUEUES = 100
+FAN_OUTS, FAN_OUT_BINDINGS, FAN_OUT_QUEUES = (1, 10, 50), 3_000, 200
+KEYS = (10_000, 2_000_000)
 ROUNDS = 3
 AMQP_MESSAGES = 500_000
 PIKA_MESSAGES = 20_000
 NAIVE_MESSAGES, NAIVE_BINDINGS = 20_000, 1_000
 NARROW = ["exchange", "routing_key", "message_id", "body"]
-PARTS = ("route", "narrow", "bindings", "headers", "scaling", "memory", "naive", "amqp")
+PARTS = ("route", "narrow", "fanout", "bindings", "headers", "scaling", "memory", "naive", "amqp")
 
 
 def topics(count: int) -> Topology:
@@ -45,6 +48,35 @@ def topics(count: int) -> Topology:
     patterns = ((f"shop.{n}.#", f"shop.{n}.*", f"*.{n}.*")[n % 3] for n in range(count))
     bindings = tuple(Binding("shop", f"q{n % QUEUES}", pattern) for n, pattern in enumerate(patterns))
     return Topology((Exchange("shop", "topic"),), tuple(Queue(f"q{n}") for n in range(QUEUES)), bindings)
+
+
+def fan_out_groups(fan_out: int) -> int:
+    """Return the number of values of the second and third word in the patterns of `fan_out_topics`."""
+    return FAN_OUT_BINDINGS // fan_out
+
+
+def fan_out_topics(fan_out: int) -> Topology:
+    """Return a topology with 3,000 patterns and 200 queues, of which each key of `fan_out_key` reaches `fan_out`.
+
+    The second word of a key selects half of its queues, the third word the others, so there are many different sets of queues.
+    """
+    half = FAN_OUT_QUEUES // 2
+    bindings = []
+    for group in range(fan_out_groups(fan_out)):
+        by_second = (f"shop.{group}.#", f"shop.{group}.*.*", f"*.{group}.#")
+        by_third = (f"*.*.{group}.#", f"shop.*.{group}.*", f"*.*.{group}.*")
+        for number in range(fan_out):
+            patterns, first_queue = (by_third, half) if number % 2 else (by_second, 0)
+            queue = first_queue + (group * 13 + number // 2) % half
+            bindings.append(Binding("shop", f"q{queue}", patterns[number // 2 % 3]))
+    return Topology((Exchange("shop", "topic"),), tuple(Queue(f"q{n}") for n in range(FAN_OUT_QUEUES)), tuple(bindings))
+
+
+def fan_out_key(number: int, fan_out: int) -> str:
+    """Return the routing key with this number: a different one for each number."""
+    rest, second = divmod(number, fan_out_groups(fan_out))
+    rest, third = divmod(rest, fan_out_groups(fan_out))
+    return f"shop.{second}.{third}.item{rest}"
 
 
 def values_of(name: int) -> int:
@@ -64,7 +96,9 @@ def criteria() -> Topology:
     return Topology((Exchange("shop", "headers"),), tuple(Queue(f"q{n}") for n in range(QUEUES)), bindings)
 
 
-def make_messages(folder: Path, count: int, keys: int, *, headers: int = 0, is_narrow: bool = False) -> str:
+def make_messages(
+    folder: Path, count: int, keys: int, *, headers: int = 0, is_narrow: bool = False, fan_out: int | None = None
+) -> str:
     """Write messages with this many distinct keys and sets of headers, in files like those of a Spark job.
 
     They have the columns of an archive or, if `is_narrow`, only the required ones. Return the folder.
@@ -74,8 +108,8 @@ def make_messages(folder: Path, count: int, keys: int, *, headers: int = 0, is_n
     folder.mkdir()
     rows = count // FILES
     for number in range(FILES):
-        bound, item = generator.integers(0, 10_000, rows), generator.integers(0, keys // 10_000, rows)
-        texts = [f"shop.{a}.item{b}" for a, b in zip(bound.tolist(), item.tolist(), strict=True)]
+        numbers = generator.integers(0, keys, rows).tolist()
+        texts = [f"shop.{n % 10_000}.item{n // 10_000}" if fan_out is None else fan_out_key(n, fan_out) for n in numbers]
         seconds = generator.integers(1_760_000_000, 1_762_000_000, rows) * 1_000_000
         table = pa.table(
             {
@@ -139,8 +173,10 @@ class Bench:
                 best[name] = min(best.get(name, 1e9), time.perf_counter() - started)
         return best
 
-    def copy(self, source: str) -> Callable[[str], object]:
-        added = ("'q1' as queue", "cast(null as string) as reason")
+    def copy(self, source: str, fan_out: int = 1) -> Callable[[str], object]:
+        names = ", ".join(f"'q{number}'" for number in range(fan_out))
+        queue = f"explode(array({names})) as queue" if fan_out > 1 else f"{names} as queue"
+        added = (queue, "cast(null as string) as reason")
         return lambda target: self.spark.read.parquet(source).selectExpr("*", *added).write.parquet(target)
 
     def route(self, source: str, topology: Topology) -> Callable[[str], object]:
@@ -156,6 +192,20 @@ def bench_routes(bench: Bench, few: str, many: str) -> None:
         times = bench.rounds_of(copy=bench.copy(source), route=bench.route(source, topology), job=bench.job(source, topology))
         for name, label in (("route", "route() on a DataFrame"), ("job", "the route job, Parquet to Parquet")):
             print_row(f"{label}, {keys} distinct keys", times[name], times["copy"])
+
+
+def bench_fan_out(bench: Bench, messages: int, deliveries: int) -> None:
+    for fan_out in FAN_OUTS:
+        topology = fan_out_topics(fan_out)
+        for keys in KEYS:
+            count = min(messages, deliveries // fan_out)
+            source = make_messages(bench.folder / f"fan-out-{fan_out}-{keys}", count, keys, fan_out=fan_out)
+            times = bench.rounds_of(
+                copy=bench.copy(source, fan_out), route=bench.route(source, topology), job=bench.job(source, topology)
+            )
+            shutil.rmtree(source)
+            for name, label in (("route", "route()"), ("job", "the route job")):
+                print_row(f"{label}, {count:,} messages into {fan_out} queues each, {keys:,} keys", times[name], times["copy"])
 
 
 def bench_bindings(bench: Bench, few: str) -> None:
@@ -348,24 +398,27 @@ def main() -> None:
     parser = argparse.ArgumentParser()
     parser.add_argument("parts", nargs="*", default=PARTS, help=f"some of {', '.join(PARTS)}")
     parser.add_argument("--messages", type=int, default=5_000_000)
+    parser.add_argument("--deliveries", type=int, default=25_000_000, help="maximum number of rows that the part fanout writes")
     parser.add_argument("--rounds", type=int, default=ROUNDS)
     chosen = parser.parse_args()
     unknown = {*chosen.parts} - {*PARTS}
     if unknown:
         sys.exit(f"unknown parts {', '.join(sorted(unknown))}: expected some of {', '.join(PARTS)}")
     with tempfile.TemporaryDirectory(prefix="holtmq-bench-") as name:
-        run_parts(Path(name), chosen.parts, chosen.messages, chosen.rounds)
+        run_parts(Path(name), chosen.parts, chosen.messages, chosen.deliveries, chosen.rounds)
 
 
-def run_parts(folder: Path, parts: Sequence[str], messages: int, rounds: int) -> None:
+def run_parts(folder: Path, parts: Sequence[str], messages: int, deliveries: int, rounds: int) -> None:
     few = make_messages(folder / "few", messages, 10_000)
     print("| what | it takes | beside it | ratio |\n|---|---|---|---|")
     bench = Bench(session("local[2]"), folder, rounds)
     if "route" in parts:
         bench_routes(bench, few, make_messages(folder / "many", messages, 2_000_000))
     if "narrow" in parts:
-        sources = (make_messages(folder / f"narrow-{keys}", messages, keys, is_narrow=True) for keys in (10_000, 2_000_000))
+        sources = (make_messages(folder / f"narrow-{keys}", messages, keys, is_narrow=True) for keys in KEYS)
         bench_routes(bench, *sources)
+    if "fanout" in parts:
+        bench_fan_out(bench, messages, deliveries)
     if "bindings" in parts:
         bench_bindings(bench, few)
     if "headers" in parts:
