@@ -197,6 +197,15 @@ def test_equal_sets_of_queues_are_stored_once() -> None:
     assert [len(column) for column in cache.columns()] == [52, 52]
 
 
+def test_many_distinct_keys_are_routed_like_few() -> None:
+    topology = k_topology("k.*", "k.7", "#.x", queues=2)
+    many = [f"k.{n}" if n % 3 else f"{n}.x" if n % 2 else f"{n}.y" for n in range(6_000)]
+    cache, router = cache_of(topology), Router(topology)
+    lists = [routes for array in cache.lists(cache.outcomes(keys(*many))) for routes in array.to_pylist()]
+    assert [tuple(row["queue"] for row in rows) for rows in lists] == [router.route("x", key) or (None,) for key in many]
+    assert len(cache._known) == 4  # the classes k.?, k.7, ?.x and ?.?
+
+
 def test_lists_of_many_queues_come_in_bounded_batches(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("holtmq.spark.route_cache.LISTED_ROWS", 100)
     cache = cache_of(k_topology("a.#", "b.#", queues=40))

@@ -137,8 +137,7 @@ def compare(
     require_topology("after", after)
     require_columns(columns)
     inputs = RoutingInputs.of(Router(before, vhost), Router(after, vhost))
-    # the result lists keys, so they are kept even where the exchange ignores them
-    signature = Signature.of(messages, columns, exchange, inputs._replace(keyless_exchanges=frozenset()))
+    signature = Signature.of(messages, columns, exchange, inputs)
     counted = count_signatures(messages, signature, exchange)
     comparing = _ComparingTask(PackedTopology.of(before, vhost), PackedTopology.of(after, vhost))
     routed = counted.mapInArrow(comparing.route_all, ROUTED).persist()

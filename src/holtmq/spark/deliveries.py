@@ -93,7 +93,8 @@ def _joined(messages: DataFrame, signature: Signature, spec: RoutingSpec, router
     once = source.source_read_once()
     if once is not None:
         raise InvalidValueError(f"plan 'join' reads the input twice, which {once} does not support: use plan 'arrow' or 'auto'")
-    joined = with_routes_by_join(messages, signature.parts, spec, router, ROUTES, is_limited=plan == "auto")
+    parts = signature.without_ignored_keys(spec.exchange, spec.inputs).parts
+    joined = with_routes_by_join(messages, parts, spec, router, ROUTES, is_limited=plan == "auto")
     if joined is None:
         return None
     nothing = [F.lit(None).cast(type_).alias(name) for name, type_ in spec.added.types.items() if name != "reason"]

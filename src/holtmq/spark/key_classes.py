@@ -50,7 +50,9 @@ class KeyClasses:
         positions = np.arange(len(words)) - np.repeat(starts, lengths)
         hashes = np.add.reduceat(self._word_codes[words] * self._weights[np.minimum(positions, MOST_WORDS - 1)], starts)
         hashes[is_own] = np.flatnonzero(is_own)
-        _, chosen, of_key = np.unique(hashes, return_index=True, return_inverse=True)
+        of_key = pa.array(hashes).dictionary_encode().indices.to_numpy().astype(np.int64)  # quicker than by sorting
+        chosen = np.empty(of_key.max() + 1, dtype=np.int64)
+        chosen[of_key[::-1]] = np.arange(len(of_key) - 1, -1, -1)  # the last assignment counts: the first key of each class
         chosen_of_key = chosen[of_key]
         if not self._are_alike(chosen_of_key, is_own, starts, lengths, words, positions):
             return keys, np.arange(len(keys))

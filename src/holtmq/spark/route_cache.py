@@ -20,6 +20,7 @@ from holtmq.spark.signature_value import SignatureValue, Text, texts
 
 CLASSES_FROM = 1_000
 """Number of distinct keys in a batch from which grouping equivalent keys pays off."""
+SAMPLED_KEYS = 4_096
 SIGNATURES_KEPT = 200_000
 ROWS_KEPT = 2_000_000
 """Maximum number of cached signatures, and of rows in their outcomes. A cache that exceeds one of them is cleared."""
@@ -101,17 +102,22 @@ class RouteCache:
 
     def _distinct_keys(self, column: pa.Array) -> tuple[list[Text], Integers]:
         """Return keys that represent all keys of a column, and for each row the index of its representative."""
+        if _are_mostly_distinct(column) and is_utf8(column):
+            return self._representatives(column)
         keys, of_row = encode(column)
         has_null = bool(keys.null_count)
         is_worthwhile = len(keys) >= CLASSES_FROM and len(keys) * 4 >= len(column)
         if not is_worthwhile or (has_null and keys[-1].is_valid) or not is_utf8(keys):
             return texts(keys), of_row
-        self._classes = self._classes or KeyClasses(self._router)
-        representatives, of_key = self._classes.find(keys[:-1] if has_null else keys)
-        values = representatives.to_pylist()
+        values, of_key = self._representatives(keys[:-1] if has_null else keys)
         if has_null:
             values, of_key = [*values, None], np.append(of_key, len(values))
         return values, of_key[of_row]
+
+    def _representatives(self, keys: pa.Array) -> tuple[list[Text], Integers]:
+        self._classes = self._classes or KeyClasses(self._router)
+        representatives, of_key = self._classes.find(keys)
+        return representatives.to_pylist(), of_key
 
     def _add(self, signature: SignatureValue) -> int:
         """Route a signature. Return the number of its outcome."""
@@ -149,6 +155,13 @@ class RouteCache:
             bindings = [names for outcome in outcomes for names in outcome.bindings or ((),) * len(outcome.queues)]
             columns.append(pa.array(bindings, pa.list_(pa.string())))
         return columns
+
+
+def _are_mostly_distinct(keys: pa.Array) -> bool:
+    """Return whether the first keys of a batch show that looking for equal ones costs more than it saves."""
+    if len(keys) <= SAMPLED_KEYS or keys.null_count or pa.types.is_dictionary(keys.type):
+        return False
+    return len(keys[:SAMPLED_KEYS].unique()) > 0.9 * SAMPLED_KEYS
 
 
 _shared: dict[tuple[object, ...], RouteCache] = {}

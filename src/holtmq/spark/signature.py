@@ -7,7 +7,7 @@ that can affect the route. On the driver, `Signature` builds Spark expressions f
 from __future__ import annotations
 
 from collections.abc import Collection
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F
@@ -48,13 +48,15 @@ class Signature:
         found = MessageColumns(messages)
         key = _text_part(messages, found, columns.routing_key, "routing key")
         source = _text_part(messages, found, columns.exchange, "exchange") if exchange is None else None
-        if inputs.keyless_exchanges:
-            is_keyless = (
-                F.lit(exchange in inputs.keyless_exchanges) if source is None else source.column.isin(*inputs.keyless_exchanges)
-            )
-            is_valid = (F.octet_length(key.column) <= SHORT_STRING_BYTES) & F.is_valid_utf8(key.column)
-            key = SignaturePart(F.when(is_keyless & is_valid, F.lit("")).otherwise(key.column), key.text_column)
         return cls(key, source, _headers_part(messages, found, columns.headers, inputs.header_names))
+
+    def without_ignored_keys(self, exchange: str | None, inputs: RoutingInputs) -> Signature:
+        """Replace the routing key by "" where the exchange ignores it. Keys that are not valid stay, to be reported."""
+        if not inputs.keyless_exchanges:
+            return self
+        key, source = self.routing_key.column, F.lit(exchange) if self.exchange is None else self.exchange.column
+        is_ignored = source.isin(*inputs.keyless_exchanges) & (F.octet_length(key) <= SHORT_STRING_BYTES) & F.is_valid_utf8(key)
+        return replace(self, routing_key=SignaturePart(F.when(is_ignored, F.lit("")).otherwise(key), None))
 
     @property
     def parts(self) -> dict[str, Column]:

@@ -80,8 +80,7 @@ def report(
     require_topology("topology", topology)
     require_columns(columns)
     router = Router(topology, vhost)
-    inputs = RoutingInputs.of(router)._replace(keyless_exchanges=frozenset())  # the report lists keys
-    signature = Signature.of(messages, columns, exchange, inputs)
+    signature = Signature.of(messages, columns, exchange, RoutingInputs.of(router))
     size = F.octet_length(messages[body]) if body in messages.columns else F.lit(0)
     total_bytes = F.coalesce(F.sum(size), F.lit(0)).cast("long")
     time = message_time(messages)
