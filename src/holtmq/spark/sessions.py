@@ -27,6 +27,8 @@ DEFAULTS = {
     "spark.sql.execution.arrow.pyspark.enabled": "true",
     "spark.sql.execution.arrow.maxRecordsPerBatch": "65536",  # messages are small, and each batch has a fixed cost
     "spark.sql.execution.arrow.maxBytesPerBatch": "64MB",  # the limit for large messages
+    # Spark 4.3 copies the columns that a function in Python does not read value by value; whole rows are quicker to copy
+    "spark.sql.execution.arrow.pythonUDF.columnarInput.enabled": "false",
     "spark.ui.showConsoleProgress": "false",
     "spark.sql.session.timeZone": "UTC",  # the date of a message must not depend on where it is read
     "spark.sql.pyspark.jvmStacktrace.enabled": "false",
