@@ -91,6 +91,25 @@ def test_messages_that_the_broker_never_accepts_are_an_error(broker: TestBroker,
     publisher.close()
 
 
+def test_a_maximum_rate_sends_messages_one_by_one_and_not_in_bursts(
+    broker: TestBroker, channel: Channel, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    channel.declare("q")
+    waiting: list[int] = []
+
+    def pause(_: float) -> None:
+        publisher.flush()
+        waiting.append(channel.count("q"))
+
+    publisher = Publisher(lambda: connect(broker), rate=2)
+    monkeypatch.setattr("time.sleep", pause)
+    publisher.publish(Outgoing("", "q", PLAIN, b"%d" % n) for n in range(4))
+    monkeypatch.undo()
+    publisher.flush()
+    publisher.close()
+    assert waiting == [0, 1, 2, 3]
+
+
 def test_a_missing_exchange_is_not_retried(broker: TestBroker) -> None:
     publisher = Publisher(lambda: connect(broker))
     publisher.publish([Outgoing("nothing", "q", PLAIN, b"")])

@@ -16,6 +16,8 @@ from holtmq.wire.frames import method_frame
 WINDOW = 4_000
 """Maximum number of unconfirmed messages."""
 PIECE_BYTES = 128 * 1024
+PACE_S = 0.1
+"""With a maximum rate, messages are sent in pieces for this time, rather than in bursts."""
 RETRIES = 8
 FIRST_PAUSE_S, LONGEST_PAUSE_S = 0.1, 5.0
 CONFIRM_TIMEOUT_S = 60.0
@@ -71,12 +73,13 @@ class Publisher:
 
     def publish(self, messages: Iterable[Outgoing]) -> None:
         """Send messages. They may not all be confirmed when this returns; see `flush`."""
+        most = min(self._window, max(1, int(self._rate * PACE_S))) if self._rate else self._window
         piece: list[Outgoing] = []
         size = 0
         for message in messages:
             piece.append(message)
             size += len(message.body) + 200
-            if size >= PIECE_BYTES or len(piece) >= self._window:
+            if size >= PIECE_BYTES or len(piece) >= most:
                 self._send(piece)
                 piece, size = [], 0
         self._send(piece)
