@@ -15,6 +15,8 @@ from pathlib import Path
 import pyspark
 
 from holtmq.spark.java import java_home
+from tests.amqp_client import Amqp
+from tests.server.process import broker_process
 from tests.spark.cluster_job import MESSAGES
 from tests.spark.conftest import wait_until
 from tests.spark.light_environment import make_light_environment
@@ -40,6 +42,33 @@ outcome = report(messages, topology)
 print(outcome.deliveries)
 try:
     outcome.to_html()
+except HoltmqError as error:
+    print(error)
+spark.stop()
+"""
+CLIENT = """
+import sys
+import warnings
+from holtmq.errors import HoltmqError
+from holtmq.spark import compact, compare, publish, register, report, route, session
+from holtmq.topology import Binding, Exchange, Queue, Topology
+
+server, url = sys.argv[1:]
+spark = session(server)
+assert session() is spark
+assert spark.conf.get("spark.sql.session.timeZone") == "UTC"
+topology = Topology((Exchange("x", "topic"),), (Queue("q"),), (Binding("x", "q", "a.#"),))
+register(spark, topology)
+messages = spark.sql("select 'x' as exchange, 'a.b' as routing_key, 'body' as body")
+print([row.queue for row in route(messages, topology).collect()])
+print(compare(messages, topology, Topology(topology.exchanges, topology.queues, ())).losing)
+print(spark.sql("select holtmq_queues('x', 'a.b') as queues").first().queues)
+sent = spark.sql("select '' as exchange, 'inbox' as routing_key, 'body' as body")
+print(publish(sent, url=url).confirmed)
+sent.write.format("amqp").options(url=url).mode("append").save()
+print(spark.read.format("amqp").options(url=url, queue="inbox").load().count())
+try:
+    compact(spark, "anywhere")
 except HoltmqError as error:
     print(error)
 spark.stop()
@@ -161,6 +190,39 @@ def test_the_driver_needs_nothing_but_pyspark_pandas_and_pyarrow_except_for_html
     queues, losing, deliveries, error = done.stdout.splitlines()
     assert (queues, losing, deliveries) == ("['q']", "1", "1")
     assert "needs the package jinja2" in error
+
+
+def test_a_client_of_spark_connect_routes_compares_publishes_and_reads(tmp_path: Path) -> None:
+    """The server's Python has no holtmq: the client sends it."""
+    python, port = make_light_environment(tmp_path / "light"), free_port()
+    settings = {
+        "spark.connect.grpc.binding.address": "127.0.0.1",
+        "spark.connect.grpc.binding.port": str(port),
+        "spark.ui.enabled": "false",
+        "spark.pyspark.python": str(python),
+        "spark.pyspark.driver.python": str(python),
+    }
+    conf = [part for name, value in settings.items() for part in ("--conf", f"{name}={value}")]
+    server = ["org.apache.spark.deploy.SparkSubmit", "--master", "local[1]", *conf]
+    with (
+        broker_process(tmp_path / "broker.db") as broker,
+        daemon(tmp_path / "server.log", *server, "--class", "org.apache.spark.sql.connect.service.SparkConnectServer"),
+        Amqp(broker.port) as amqp,
+    ):
+        amqp.channel().declare("inbox", durable=True)
+        wait_until(lambda: accepts(port), START_TIMEOUT_S)
+        command = [sys.executable, "-c", CLIENT, f"sc://127.0.0.1:{port}", f"amqp://guest:guest@127.0.0.1:{broker.port}/%2F"]
+        done = subprocess.run(command, capture_output=True, text=True, env=environment(), timeout=JOB_TIMEOUT_S)
+    assert done.returncode == 0, done.stderr
+    *found, error = done.stdout.splitlines()
+    assert found == ["['q']", "1", "['q']", "1", "2"]
+    assert "(archive, compact, route_job) runs on the driver and does not support Spark Connect: use a classic session" in error
+
+
+def accepts(port: int) -> bool:
+    with suppress(OSError), socket.create_connection(("127.0.0.1", port), timeout=5):
+        return True
+    return False
 
 
 def test_spark_submit(tmp_path: Path) -> None:

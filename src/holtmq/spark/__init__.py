@@ -10,13 +10,13 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from holtmq.spark.amqp.source import register
     from holtmq.spark.archive_formats import read_archive
     from holtmq.spark.archives import archive
     from holtmq.spark.compaction import compact
     from holtmq.spark.comparison import Comparison, compare
     from holtmq.spark.deliveries import route
     from holtmq.spark.publishing import publish
+    from holtmq.spark.registration import register
     from holtmq.spark.replays import MessageFilter, replay
     from holtmq.spark.reports import Report, report
     from holtmq.spark.routing_job import route_job
@@ -37,13 +37,15 @@ _MODULES = {
     "compare": "comparison",
     "publish": "publishing",
     "read_archive": "archive_formats",
-    "register": "amqp.source",
+    "register": "registration",
     "replay": "replays",
     "report": "reports",
     "route": "deliveries",
     "route_job": "routing_job",
     "session": "sessions",
 }
+_NEEDS_AMQP = {"archive"}
+"""Names that need a newer Spark than the others."""
 _RENAMED = {"Choice": "MessageFilter"}
 """Names of 0.1 that still work, with a DeprecationWarning."""
 
@@ -57,6 +59,9 @@ def __getattr__(name: str) -> Any:
         return __getattr__(_RENAMED[name])
     if name not in _MODULES:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    from holtmq.spark.versions import AMQP, OLDEST, require_spark
+
+    require_spark(AMQP if name in _NEEDS_AMQP else OLDEST, f"{__name__}.{name}")
     found = globals()[name] = getattr(import_module(f"{__name__}.{_MODULES[name]}"), name)
     return found
 

@@ -19,7 +19,7 @@ from pyspark.sql.streaming.query import StreamingQuery
 
 from holtmq.spark import compaction
 from holtmq.spark.amqp.amqp_options import PREFETCH, RECEIVERS, SEGMENT_ROWS, BrokerOptions, StreamOptions
-from holtmq.spark.amqp.source import register
+from holtmq.spark.amqp.source import register_source
 from holtmq.spark.archive_folders import ArchiveFolders
 from holtmq.spark.archive_formats import FILE_FORMATS, require_archive_format
 from holtmq.spark.archive_layout import HIDDEN
@@ -122,6 +122,8 @@ def archive(
         query.awaitTermination()
     except KeyboardInterrupt:
         query.stop()
+        if available_now:  # a job that should have ended by itself is not complete
+            raise
     merged = removed = 0
     if compact and format in FILE_FORMATS:
         with contextlib.suppress(BusyError):  # another process compacts the folder
@@ -130,7 +132,7 @@ def archive(
 
 
 def _read(spark: SparkSession, broker: BrokerOptions, stream: StreamOptions) -> DataFrame:
-    register(spark)
+    register_source(spark)
     return spark.readStream.format("amqp").options(**broker.to_spark(), **stream.to_spark()).load()
 
 

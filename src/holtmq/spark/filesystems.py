@@ -10,6 +10,7 @@ import pyarrow.fs as fs
 from pyspark.sql import SparkSession
 
 from holtmq.errors import HoltmqError, InvalidValueError
+from holtmq.spark.connect import require_classic
 
 SCHEME = re.compile("[A-Za-z][A-Za-z0-9+.-]+:")
 """The start of a URI. A single letter is a drive."""
@@ -21,6 +22,7 @@ class WriteError(HoltmqError):
 
 def qualify(spark: SparkSession, path: str) -> str:
     """Return the path as a URI if Spark's default file system is not the local disk. Runs on the driver."""
+    require_classic(spark, "a job that moves files (archive, compact, route_job)")
     settings = spark.sparkContext._jsc.hadoopConfiguration()
     if SCHEME.match(path) or str(settings.get("fs.defaultFS", "file:///")).startswith("file:"):
         return path

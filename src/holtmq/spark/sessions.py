@@ -1,6 +1,6 @@
 """session(): a SparkSession that is ready to use, with Java, Arrow, quiet logs, and this package on the executors.
 
-Runs on the driver.
+Runs on the driver or, with Spark Connect, on the client, which needs no Java.
 """
 
 from __future__ import annotations
@@ -16,9 +16,11 @@ from importlib.resources import files
 from pathlib import Path
 from typing import Any
 
+from pyspark.logger import PySparkLogger
 from pyspark.sql import SparkSession
 
 from holtmq.errors import InvalidValueError
+from holtmq.spark.connect import is_connect
 from holtmq.spark.java import java_home
 
 MASTER = re.compile(r"local|local(-cluster)?\[[\d*, ]+\]|yarn|[a-z0-9]+://.+")
@@ -42,6 +44,11 @@ LOCAL_DEFAULTS = {
     "spark.driver.memory": "4g",  # driver and executors share one process, for which Spark's default of 1 GB is too small
 }
 """Settings for a local master: listen on loopback only, and avoid port conflicts between jobs."""
+QUERY_ERRORS = "SQLQueryContextLogger"
+"""The logger of PySpark that prints an error in a query as JSON, besides raising it."""
+CONNECT = "sc://"
+PACKAGES_SENT = "spark.holtmq.package"
+"""The setting of a Spark Connect session that says that our package was sent to its server."""
 
 
 def session(
@@ -51,7 +58,8 @@ def session(
 
     Args:
         master: Spark's master: `local[2]`, `spark://host:7077`, `yarn`, `k8s://…` (default: that of spark-submit or of the
-            environment variable SPARK_MASTER, otherwise all cores of this machine).
+            environment variable SPARK_MASTER, otherwise all cores of this machine), or a server of Spark Connect:
+            `sc://host:15002` (default: that of the environment variable SPARK_REMOTE).
         app_name: The name of the application.
         config: Settings for Spark, which override our defaults.
         quiet: Whether to turn off Spark's logs. Errors of jobs are raised as exceptions in any case.
@@ -63,12 +71,16 @@ def session(
         return _equip(running)
     settings = {**DEFAULTS, **(config or {})}
     builder = SparkSession.builder.appName(app_name)
+    server = master or os.environ.get("SPARK_REMOTE", "")
+    if server.startswith(CONNECT):
+        return _equip(_configured(builder.remote(server), _of_session(settings)).getOrCreate())
     if "PYSPARK_GATEWAY_PORT" in os.environ:  # spark-submit has started Java and chosen the master
         return _equip(_configured(builder, settings).getOrCreate())
     master = master or os.environ.get("SPARK_MASTER") or "local[*]"
     if master.startswith("local"):
         settings = {**LOCAL_DEFAULTS, **settings}
     if quiet:
+        PySparkLogger.getLogger(QUERY_ERRORS).setLevel("CRITICAL")
         options = settings.get("spark.driver.extraJavaOptions", "")
         settings["spark.driver.extraJavaOptions"] = f"-Dlog4j2.configurationFile=file:{_log_settings()} {options}".strip()
     with _environment(master, settings.get("spark.pyspark.python")):
@@ -81,8 +93,18 @@ def _configured(builder: SparkSession.Builder, settings: Mapping[str, Any]) -> S
     return builder
 
 
+def _of_session(settings: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the settings that a client of Spark Connect can change. All others belong to the server."""
+    return {name: value for name, value in settings.items() if name.startswith("spark.sql.")}
+
+
 def _equip(spark: SparkSession) -> SparkSession:
     """Send our package to the executors, unless the master is local and they can import it like the driver."""
+    if is_connect(spark):
+        if spark.conf.get(PACKAGES_SENT, None) is None:
+            spark.addArtifacts(str(_package()), pyfile=True)
+            spark.conf.set(PACKAGES_SENT, "true")
+        return spark
     context = spark.sparkContext
     if not str(context.master).startswith("local[") and context.master != "local":
         package = _package()

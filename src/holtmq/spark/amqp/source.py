@@ -13,6 +13,7 @@ from holtmq.spark.amqp.batch import QueueReader
 from holtmq.spark.amqp.columns import SCHEMA
 from holtmq.spark.amqp.stream import QueueStreamReader
 from holtmq.spark.amqp.writer import BatchWriter, StreamWriter
+from holtmq.spark.connect import is_connect
 
 
 class AmqpSource(DataSource):
@@ -40,13 +41,11 @@ class AmqpSource(DataSource):
         return StreamWriter(dict(self.options), schema)
 
 
-def register(spark: SparkSession) -> None:
-    """Add `format("amqp")` to `spark.read`, `readStream`, `write` and `writeStream`. Runs on the driver.
-
-    For a write, Spark looks up the format in the session that is active in the calling thread. This function therefore makes
-    `spark` the active session. Call it once in each thread that writes.
-    """
+def register_source(spark: SparkSession) -> None:
+    """Add the format to a session, and make a classic session the active one of this thread. Runs on the driver."""
     spark.dataSource.register(AmqpSource)
+    if is_connect(spark):
+        return
     java = spark.sparkContext._jvm
     assert java is not None
     java.SparkSession.setActiveSession(spark._jsparkSession)
