@@ -4,13 +4,19 @@ VENV ?= .venv
 BIN := $(VENV)/bin
 READY := $(VENV)/.ready
 
-.PHONY: demo test soak peers static check format bench fuzz screenshots docs coverage hooks lock clean
+.PHONY: demo test test-oldest-spark soak peers static check format bench fuzz screenshots docs coverage hooks lock clean
 
 demo: $(READY)  ## run the whole system once
 	$(BIN)/holtmq demo
 
 test: $(READY)  ## run all tests
 	$(BIN)/pytest --numprocesses 2 --dist worksteal
+
+# PySpark 4.0 leaves sockets open, which the tests would report as errors.
+OLDEST := $(VENV)-oldest-spark
+test-oldest-spark: $(OLDEST)/.ready  ## run the tests of routing on the oldest Spark that is supported
+	PYTHONPATH=src $(OLDEST)/bin/python -m pytest -W ignore::ResourceWarning -W ignore::pytest.PytestUnraisableExceptionWarning \
+		tests/spark/test_route.py tests/spark/test_sql_functions.py tests/spark/test_versions.py
 
 HOURS ?= 1
 soak: $(READY)  ## run faults against the broker and the embedded queue for HOURS, or with one SEED only
@@ -73,13 +79,20 @@ UPGRADE ?= --upgrade
 lock:  ## choose the newest versions that fit pyproject.toml; with UPGRADE= only add what is missing; needs uv
 	uv pip compile pyproject.toml --group dev --extra delta --extra management --universal --python-version 3.11 --generate-hashes \
 		--no-emit-index-url --no-header --no-annotate $(UPGRADE) --output-file constraints.txt
+	uv pip compile pyproject.toml --group oldest-spark --universal --python-version 3.11 --generate-hashes \
+		--no-emit-index-url --no-header --no-annotate $(UPGRADE) --output-file constraints-oldest-spark.txt
 
 clean:
-	rm -rf $(VENV) .coverage .fuzz site .mypy_cache .pytest_cache .ruff_cache .hypothesis .import_linter_cache
+	rm -rf $(VENV) $(OLDEST) .coverage .fuzz site .mypy_cache .pytest_cache .ruff_cache .hypothesis .import_linter_cache
 
 $(READY): constraints.txt pyproject.toml
 	$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11) and "HoltMQ needs Python 3.11 or later, this is " + sys.version)'
 	$(PYTHON) -m venv $(VENV)
 	$(BIN)/pip install --quiet --disable-pip-version-check --require-hashes --requirement constraints.txt
 	$(BIN)/pip install --quiet --disable-pip-version-check --no-deps --no-build-isolation --editable .
+	touch $@
+
+$(OLDEST)/.ready: constraints-oldest-spark.txt
+	$(PYTHON) -m venv $(OLDEST)
+	$(OLDEST)/bin/pip install --quiet --disable-pip-version-check --require-hashes --requirement constraints-oldest-spark.txt
 	touch $@
