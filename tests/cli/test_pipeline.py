@@ -3,18 +3,25 @@
 from __future__ import annotations
 
 import json
+import os
+import signal
 import sys
-from collections.abc import Callable
+import threading
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
 from pyspark.sql import SparkSession
 
+import holtmq.spark
 from holtmq import Binding, Exchange, Queue, Topology
 from holtmq.cli.main import main
-from holtmq.cli.pipeline_commands import show_comparison, summarise_spark_error
+from holtmq.cli.pipeline_commands import show_comparison
+from holtmq.cli.spark_progress import SparkProgress, describe_rows
+from holtmq.cli.spark_run import summarise_spark_error
 from holtmq.spark.comparison import Comparison, Refusal
 from tests.amqp_client import Amqp
+from tests.deadline import eventually
 from tests.server.process import broker_process
 
 MESSAGES = 200
@@ -99,6 +106,126 @@ def test_a_queue_is_archived_reported_compared_routed_and_replayed(run: Run, tmp
             amqp.channel(2).delete("all")
         printed = run("replay", stored, "--url", url, "--key", "orders.food", code=1)  # the old name of --amqp-url
         assert "50 of 50 messages reached no queue (the first: NO_ROUTE at exchange 'orders' with key 'orders.food')" in printed
+
+
+NOTHING_AT = "no broker at amqp://127.0.0.1:1/%2F: [Errno 111] Connection refused"
+NO_FILES = "SOURCE contains no files with messages: expected at least one file in the format that --format names"
+
+
+@pytest.fixture(scope="module")
+def inputs(spark: SparkSession, tmp_path_factory: pytest.TempPathFactory) -> dict[str, str]:
+    """Some messages, a folder without files, a file without messages, a definitions file, and a broker."""
+    folder = tmp_path_factory.mktemp("inputs")
+    places = {name: str(folder / name) for name in ("some", "no files", "no messages", "out", "archive")}
+    messages = spark.sql("SELECT '' AS exchange, 'inbox' AS routing_key, 'body' AS body FROM range(300)")
+    messages.write.parquet(places["some"])
+    messages.where("false").write.parquet(places["no messages"])
+    Path(places["no files"]).mkdir()
+    return {**places, "definitions": definitions(folder / "definitions.json")}
+
+
+@pytest.fixture(scope="module")
+def url(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
+    with broker_process(tmp_path_factory.mktemp("broker") / "broker.db") as broker:
+        with Amqp(broker.port) as amqp:
+            amqp.channel().declare("inbox", durable=True)
+            amqp.channel(2).declare("empty", durable=True)
+        yield f"amqp://127.0.0.1:{broker.port}"
+
+
+@pytest.mark.parametrize(
+    ("command", "code", "sentence"),
+    [
+        ("archive inbox {out} --amqp-url amqp://127.0.0.1:1", 1, NOTHING_AT),
+        ("replay {some} --amqp-url amqp://127.0.0.1:1", 1, NOTHING_AT),
+        ("archive inbox {out} --amqp-url {wrong}", 1, "Login was refused: unknown user or wrong password"),
+        ("replay {some} --amqp-url {wrong}", 1, "Login was refused: unknown user or wrong password"),
+        ("archive nowhere {out} --amqp-url {url}", 1, "NOT_FOUND - no queue 'nowhere' in vhost '/'"),
+        ("archive empty {archive} --amqp-url {url}", 0, "There were no messages."),
+        ("route {no_files} {out} --definitions {definitions}", 1, NO_FILES),
+        ("compare {no_files} --before {definitions} --after {definitions}", 1, NO_FILES),
+        ("report {no_files} --definitions {definitions}", 1, NO_FILES),
+        ("replay {no_files} --amqp-url {url}", 1, NO_FILES),
+        ("route {no_messages} {out} --definitions {definitions}", 0, "There were no messages."),
+        ("compare {no_messages} --before {definitions} --after {definitions}", 1, "no messages: nothing was compared"),
+        ("report {no_messages} --definitions {definitions}", 0, "0 messages, 0 deliveries"),
+        ("replay {no_messages} --amqp-url {url}", 0, "There were no messages."),
+    ],
+)
+def test_a_command_says_what_happened(
+    run: Run, inputs: dict[str, str], url: str, command: str, code: int, sentence: str
+) -> None:
+    wrong = url.replace("//", "//guest:wrong@")
+    places = {name.replace(" ", "_"): place for name, place in inputs.items()}
+    arguments = [part.format(url=url, wrong=wrong, **places) for part in command.split()]
+    printed = run(*arguments, code=code)
+    assert sentence in printed
+    assert code == 0 or len(printed.splitlines()) == 1
+
+
+@pytest.mark.parametrize(
+    ("command", "job", "sentence"),
+    [
+        (
+            "route {some} {out} --definitions {definitions}",
+            "route_job",
+            "are missing or incomplete. Run the job again with --mode",
+        ),
+        ("compare {some} --before {definitions} --after {definitions}", "compare", "interrupted: nothing was written"),
+        ("report {some} --definitions {definitions}", "report", "interrupted: nothing was written"),
+        (
+            "archive empty {out} --amqp-url {url}",
+            "archive",
+            "still in the queue or in the spool. Run the job again to continue",
+        ),
+    ],
+)
+def test_an_interrupted_job_says_what_it_left(
+    run: Run, inputs: dict[str, str], url: str, monkeypatch: pytest.MonkeyPatch, command: str, job: str, sentence: str
+) -> None:
+    def interrupt(*_: object, **__: object) -> None:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(holtmq.spark, job, interrupt)
+    printed = run(*(part.format(url=url, **inputs) for part in command.split()), code=130)
+    assert sentence in printed
+    assert len(printed.splitlines()) == 1
+
+
+def test_a_signal_interrupts_a_job_that_runs(run: Run, inputs: dict[str, str], url: str) -> None:
+    """At this rate the job takes minutes, so the signal comes while it runs."""
+
+    def interrupt() -> None:
+        with Amqp(int(url.rpartition(":")[2])) as amqp:
+            channel = amqp.channel()
+            eventually(lambda: channel.count("inbox") > 0, "a published message")
+        os.kill(os.getpid(), signal.SIGINT)
+
+    thread = threading.Thread(target=interrupt)
+    thread.start()
+    printed = run("replay", inputs["some"], "--amqp-url", url, "--rate", "1", code=130)
+    thread.join()
+    assert "interrupted: a part of the messages may be published. Their header x-holtmq-replay is " in printed
+    assert len(printed.splitlines()) == 1
+
+
+def test_progress_shows_rows_and_rate(spark: SparkSession, inputs: dict[str, str]) -> None:
+    with SparkProgress(spark, "count") as progress:
+        spark.read.parquet(inputs["some"]).groupBy("routing_key").count().collect()
+
+        def has_rows() -> bool:
+            progress.refresh()
+            return progress.text.startswith("300 rows, ")
+
+        eventually(has_rows, "the rows that Spark has read")
+        counted = progress.accumulator()
+        assert counted is not None
+        counted.add(1000)
+        progress.refresh()
+        assert progress.text.startswith("1,000 rows, ")
+        progress.count(2000)
+    assert describe_rows(2_000_000, 4.0) == "2,000,000 rows, 500,000/s"
+    assert describe_rows(0, 4.0) == ""
 
 
 @pytest.mark.parametrize(

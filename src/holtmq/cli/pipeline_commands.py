@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-import re
 import time
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
-from dataclasses import dataclass
+import uuid
+from collections.abc import Callable
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
@@ -18,15 +16,14 @@ from rich.text import Text
 from holtmq.cli.broker_login import amqp_url_option, login_of
 from holtmq.cli.options import parse_header
 from holtmq.cli.output import print_json, show
+from holtmq.cli.spark_run import PipelineError, SparkRun, pairs
 from holtmq.client.address import Address
-from holtmq.errors import HoltmqError
 from holtmq.printable import printable
 from holtmq.topology import DEFAULT_VHOST, Topology
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
-    from holtmq.cli.spark_progress import SparkProgress
     from holtmq.spark import Comparison, Report
     from holtmq.spark.routing_job import WriteMode
     from holtmq.spark.routing_request import Unroutable
@@ -36,58 +33,6 @@ AFFECTED = 3
 """Exit code of a comparison in which more messages are affected or refused than allowed."""
 ROWS_SHOWN = 12
 TIMES = click.DateTime(["%Y-%m-%d", "%Y-%m-%dT%H:%M:%S", "%Y-%m-%d %H:%M:%S"])
-
-
-class PipelineError(HoltmqError):
-    """A Spark job failed."""
-
-
-@dataclass(frozen=True, slots=True)
-class SparkSettings:
-    """Where a job runs."""
-
-    master: str | None
-    conf: tuple[str, ...]
-
-    @contextmanager
-    def running(self, what: str) -> Iterator[tuple[SparkSession, SparkProgress]]:
-        """Start a session, or use the active one, and show a progress bar. Raise PipelineError if the job fails."""
-        try:
-            from holtmq.cli.spark_progress import SparkProgress
-            from holtmq.spark import session
-        except ImportError as error:
-            raise PipelineError(f"the pipeline needs Spark: pip install 'holtmq[spark]' ({error})") from error
-        from py4j.protocol import Py4JJavaError
-        from pyarrow import ArrowException
-        from pyspark.errors import PySparkException
-        from pyspark.sql import SparkSession
-
-        spark, is_ours = None, SparkSession.getActiveSession() is None
-        try:
-            spark = session(self.master, app_name=f"holtmq {what}", config=dict(_pairs(self.conf)))
-            with SparkProgress(spark, what) as progress:
-                yield spark, progress
-        except Py4JJavaError as error:
-            raise PipelineError(summarise_spark_error(str(error.java_exception))) from error
-        except (PySparkException, ArrowException) as error:
-            raise PipelineError(summarise_spark_error(str(error))) from error
-        finally:
-            if is_ours and spark is not None:
-                spark.stop()
-
-
-def summarise_spark_error(text: str) -> str:
-    """Return the line of an error that names the cause: our own if there is one, otherwise Spark's first line."""
-    ours = re.findall(r"^(?:\w+\.)*(?:\w+Error): (.+)$", text, re.MULTILINE)
-    return str(ours[-1]) if ours else next((line for line in text.splitlines() if line.strip()), text)
-
-
-def _pairs(conf: tuple[str, ...]) -> Iterator[tuple[str, str]]:
-    for text in conf:
-        name, separator, value = text.partition("=")
-        if not separator:
-            raise click.BadParameter(f"expected NAME=VALUE, got {text!r}")
-        yield name, value
 
 
 def spark_options(command: Command) -> Command:
@@ -178,16 +123,18 @@ def route(
     """Route the messages of SOURCE and write one row for each delivery to TARGET."""
     topology = Topology.from_definitions(definitions)
     started = time.perf_counter()
-    with SparkSettings(master, conf).running("route") as (spark, _):
+    interrupted = f"the deliveries in {target} are missing or incomplete. Run the job again with --mode overwrite"
+    with SparkRun("route", master, conf, interrupted).started() as (spark, progress):
         from holtmq.spark import Columns, route_job
 
+        counted = progress.accumulator()
         summary = route_job(
-            spark, source, target, topology, format=format_, target_format=target_format, options=dict(_pairs(options)),
+            spark, source, target, topology, format=format_, target_format=target_format, options=dict(pairs(options)),
             mode=mode, partition_by=partition_by, vhost=vhost, exchange=exchange,
             columns=Columns(key_column, exchange_column, headers_column), unroutable=unroutable, settings=settings,
-            bindings=bindings,
+            bindings=bindings, counted=counted,
         )  # fmt: skip
-    _show_summary({**summary.to_dict(), "seconds": _since(started)}, as_json=as_json)
+    _show_summary(summary.to_dict(), summary.counts.messages, started, as_json=as_json)
 
 
 @pipeline.command()
@@ -217,17 +164,21 @@ def archive(
 ) -> None:  # fmt: skip
     """Move the messages of QUEUE into files under TARGET."""
     password = _password(amqp_url, user, password_env, password_file)
+    _require_broker(
+        url=amqp_url, user=user, password=password, password_env=password_env, password_file=password_file, ca_file=ca_file
+    )
     started = time.perf_counter()
-    with SparkSettings(master, conf).running(f"archive {queue}") as (spark, progress):
+    interrupted = "messages that are not archived are still in the queue or in the spool. Run the job again to continue"
+    with SparkRun(f"archive {queue}", master, conf, interrupted).started() as (spark, progress):
         from holtmq.spark import archive as run
 
         summary = run(
             spark, queue, target, url=amqp_url, user=user, password=password, password_env=password_env,
             password_file=password_file, ca_file=ca_file, checkpoint=checkpoint, format=format_, partition_by=partition_by,
             available_now=not follow, interval=interval, compact=compact,
-            progress=lambda count: progress.describe(f"{count:,} messages"),
+            progress=progress.count,
         )  # fmt: skip
-    _show_summary({**summary.to_dict(), "seconds": _since(started)}, as_json=as_json)
+    _show_summary(summary.to_dict(), summary.messages, started, as_json=as_json)
 
 
 @pipeline.command()
@@ -262,8 +213,14 @@ def replay(
 ) -> None:  # fmt: skip
     """Publish messages of the archive SOURCE again, with their properties and the header x-holtmq-replay."""
     password = _password(amqp_url, user, password_env, password_file)
+    if master is None or master.startswith("local"):  # on a cluster, only the executors may reach the broker
+        _require_broker(
+            url=amqp_url, user=user, password=password, password_env=password_env, password_file=password_file, ca_file=ca_file
+        )
     started = time.perf_counter()
-    with SparkSettings(master, conf).running("replay") as (spark, _):
+    replay_id = str(uuid.uuid4())
+    interrupted = f"a part of the messages may be published. Their header x-holtmq-replay is {replay_id}"
+    with SparkRun("replay", master, conf, interrupted).started() as (spark, _):
         from holtmq.spark import MessageFilter
         from holtmq.spark import replay as run
 
@@ -271,8 +228,9 @@ def replay(
         summary = run(
             _read_archive(spark, source, format_), url=amqp_url, user=user, password=password, password_env=password_env,
             password_file=password_file, ca_file=ca_file, where=where, exchange=exchange, rate=rate, exact=exact,
+            replay_id=replay_id,
         )  # fmt: skip
-    _show_summary({**summary.to_dict(), "seconds": _since(started)}, as_json=as_json)
+    _show_summary(summary.to_dict(), summary.published.confirmed, started, as_json=as_json)
     if summary.published.returned and not allow_unroutable:
         published = summary.published
         raise PipelineError(
@@ -300,13 +258,15 @@ def compare(
 ) -> int:  # fmt: skip
     """Show which messages of SOURCE would reach other queues after a change of the topology."""
     old, new = Topology.from_definitions(before), Topology.from_definitions(after)
-    with SparkSettings(master, conf).running("compare") as (spark, _):
+    with SparkRun("compare", master, conf).started() as (spark, _):
         from holtmq.spark import Columns
         from holtmq.spark import compare as run
 
         messages = _read(spark, source, format_, options)
         columns = Columns(key_column, exchange_column, headers_column)
         comparison = run(messages, old, new, vhost=vhost, exchange=exchange, columns=columns)
+    if not comparison.messages:
+        raise PipelineError(f"{source} contains no messages: nothing was compared")
     if as_json:
         print_json(comparison.to_dict())
     else:
@@ -328,7 +288,7 @@ def report(
 ) -> None:  # fmt: skip
     """Measure the messages of SOURCE: volumes, busiest keys, unroutable messages, idle and overlapping bindings."""
     topology = Topology.from_definitions(definitions)
-    with SparkSettings(master, conf).running("report") as (spark, _):
+    with SparkRun("report", master, conf).started() as (spark, _):
         from holtmq.spark import Columns
         from holtmq.spark import report as run
 
@@ -351,12 +311,19 @@ def _password(url: str, user: str | None, password_env: str | None, password_fil
     return None if password_env or password_file else login_of(url, None, user)[1]
 
 
+def _require_broker(**options: str | None) -> None:
+    """Connect once, so that a wrong address or password is reported at once and not after Spark's start and all retries."""
+    from holtmq.spark.amqp.amqp_options import BrokerOptions
+
+    BrokerOptions(**options).connect("holtmq pipeline").close()  # type: ignore[arg-type]
+
+
 def _read(spark: SparkSession, source: str, format_: str, options: tuple[str, ...] = ()) -> DataFrame:
     if format_ == "table":
         return spark.table(source)
     if format_ == "delta" and not options:
         return _read_archive(spark, source, format_)
-    return spark.read.format(format_).options(**dict(_pairs(options))).load(source)
+    return spark.read.format(format_).options(**dict(pairs(options))).load(source)
 
 
 def _read_archive(spark: SparkSession, source: str, format_: str) -> DataFrame:
@@ -369,14 +336,14 @@ def _utc(moment: datetime | None) -> datetime | None:
     return moment.replace(tzinfo=UTC) if moment is not None else None
 
 
-def _since(started: float) -> float:
-    return round(time.perf_counter() - started, 1)
-
-
-def _show_summary(summary: dict[str, Any], *, as_json: bool) -> None:
+def _show_summary(summary: dict[str, Any], messages: int, started: float, *, as_json: bool) -> None:
+    seconds = time.perf_counter() - started
+    summary = {**summary, "seconds": round(seconds, 1), "messages_per_second": round(messages / seconds)}
     if as_json:
         print_json(summary)
         return
+    if not messages:
+        click.echo("There were no messages.")
     width = max(map(len, summary))
     for name, value in summary.items():
         if value is not None:

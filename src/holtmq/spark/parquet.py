@@ -16,6 +16,7 @@ from dataclasses import replace
 from urllib.parse import unquote
 
 import pyarrow.fs as fs
+from pyspark import Accumulator
 from pyspark.sql import SparkSession
 
 from holtmq.spark.filesystems import WriteError, exists, filesystem_of
@@ -36,6 +37,7 @@ def route_files(
     *,
     mode: str,
     by_queue: bool,
+    counted: Accumulator[int] | None = None,
 ) -> RouteCounts:
     """Run the job and commit its files to `target`. The tasks run on the executors, the commit on the driver.
 
@@ -50,7 +52,7 @@ def route_files(
     compression = str(spark.conf.get("spark.sql.parquet.compression.codec", "snappy"))
     compression = "NONE" if compression == "uncompressed" else compression
     splits = spark.sparkContext.broadcast(source.splits)
-    task = RoutingTask(replace(source, splits=()), splits, spec, parts, filesystem, staging, compression, by_queue)
+    task = RoutingTask(replace(source, splits=()), splits, spec, parts, filesystem, staging, compression, by_queue, counted)
     success = f"{path}/_SUCCESS"
     filesystem.create_dir(staging, recursive=True)
     try:

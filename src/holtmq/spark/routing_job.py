@@ -7,6 +7,7 @@ from dataclasses import asdict, dataclass, replace
 from typing import Any, Literal, TypeAlias
 
 import pyarrow as pa
+from pyspark import Accumulator
 from pyspark.sql import DataFrame, Observation, SparkSession
 from pyspark.sql import functions as F
 from pyspark.sql.pandas.types import to_arrow_schema
@@ -74,6 +75,7 @@ def route_job(
     unroutable: Unroutable = "keep",
     settings: bool = False,
     bindings: bool = False,
+    counted: Accumulator[int] | None = None,
 ) -> RouteSummary:
     """Route all messages of `source` and write one row per delivery to `target`. Runs the job.
 
@@ -97,6 +99,7 @@ def route_job(
         unroutable: "keep", "drop" or return "only" messages that reach no queue.
         settings: Whether to add the priority and time to live that bindings set.
         bindings: Whether to add the bindings through which the message entered the queue.
+        counted: A Spark accumulator to which tasks that read files themselves add the number of messages, for a progress bar.
     """
     require_one_of("mode", mode, MODES)
     if isinstance(partition_by, str):
@@ -108,7 +111,7 @@ def route_job(
     request = RoutingRequest(topology, vhost, exchange, columns, unroutable, AddedColumns(settings, bindings))
     messages = _read(spark, source, format, options or {})
     if format == target_format == "parquet" and not options and mode != "ignore" and tuple(partition_by) in ((), ("queue",)):
-        counts = _route_files(spark, source, target, messages, request, mode=mode, by_queue=bool(partition_by))
+        counts = _route_files(spark, source, target, messages, request, mode=mode, by_queue=bool(partition_by), counted=counted)
         if counts is not None:
             return RouteSummary(counts, "arrow")
     deliveries = route_messages(messages, request)
@@ -116,7 +119,15 @@ def route_job(
 
 
 def _route_files(
-    spark: SparkSession, source: str, target: str, messages: DataFrame, request: RoutingRequest, *, mode: str, by_queue: bool
+    spark: SparkSession,
+    source: str,
+    target: str,
+    messages: DataFrame,
+    request: RoutingRequest,
+    *,
+    mode: str,
+    by_queue: bool,
+    counted: Accumulator[int] | None,
 ) -> RouteCounts | None:
     """Let tasks read and write the files, or return None if types or file systems do not allow that."""
     spec = replace(RoutingSpec.of(request, request.make_router()), unroutable=request.unroutable)
@@ -126,7 +137,7 @@ def _route_files(
     files = _files(spark, source, target, messages) if parts is not None else None
     if parts is None or files is None:
         return None
-    return route_files(spark, files, target, spec, parts, mode=mode, by_queue=by_queue)
+    return route_files(spark, files, target, spec, parts, mode=mode, by_queue=by_queue, counted=counted)
 
 
 def _read(spark: SparkSession, source: str, format_: str, options: Mapping[str, str]) -> DataFrame:

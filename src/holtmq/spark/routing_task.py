@@ -17,6 +17,7 @@ import pyarrow as pa
 import pyarrow.dataset as ds
 import pyarrow.fs as fs
 import pyarrow.parquet as pq
+from pyspark.accumulators import Accumulator
 from pyspark.core.broadcast import Broadcast
 
 from holtmq.routing import Router
@@ -66,6 +67,8 @@ class RoutingTask:
     """Folder for files that are not committed yet."""
     compression: str
     by_queue: bool
+    counted: Accumulator[int] | None = None
+    """What to add the number of messages to."""
 
     def run(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         """Route the splits whose numbers come in. Yield one row per split: the files written, and the counts."""
@@ -76,6 +79,8 @@ class RoutingTask:
                 messages = counter.read(self._read(self.splits.value[number]))
                 deliveries = (counter.count(routed) for rows in messages for routed in self.route(routes, rows))
                 files = self._write(number, deliveries)
+                if self.counted is not None:
+                    self.counted.add(counter.messages)
                 values = [number, json.dumps(files), *counter.values()]
                 yield pa.RecordBatch.from_pylist([dict(zip(RESULT_NAMES, values, strict=True))], RESULT_ARROW)
 

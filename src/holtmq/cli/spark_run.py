@@ -1,0 +1,116 @@
+"""A Spark job that a command runs: its session, its progress bar, and what the user is told if it does not succeed."""
+
+from __future__ import annotations
+
+import re
+import signal
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+import click
+
+from holtmq.errors import HoltmqError
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+    from holtmq.cli.spark_progress import SparkProgress
+
+NO_FILES = "UNABLE_TO_INFER_SCHEMA"
+
+
+class PipelineError(HoltmqError):
+    """A Spark job failed."""
+
+
+class InterruptedRunError(click.ClickException):
+    """The user interrupted a job."""
+
+    exit_code = 130  # as of a process that SIGINT has ended
+
+
+@dataclass(frozen=True, slots=True)
+class SparkRun:
+    """Where a job runs, and what its interruption means."""
+
+    what: str
+    master: str | None
+    conf: tuple[str, ...]
+    interrupted: str = "nothing was written"
+    """What the user has to know if the job is interrupted."""
+
+    @contextmanager
+    def started(self) -> Iterator[tuple[SparkSession, SparkProgress]]:
+        """Start a session, or use the active one, and show a progress bar.
+
+        Raise PipelineError if the job fails, and InterruptedRunError if the user interrupts it.
+        """
+        try:
+            from holtmq.cli.spark_progress import SparkProgress
+            from holtmq.spark import session
+        except ImportError as error:
+            raise PipelineError(f"the pipeline needs Spark: pip install 'holtmq[spark]' ({error})") from error
+        from py4j.protocol import Py4JError, Py4JJavaError
+        from pyarrow import ArrowException
+        from pyspark.errors import PySparkException
+        from pyspark.sql import SparkSession
+
+        spark, is_ours = None, SparkSession.getActiveSession() is None
+        try:
+            spark = session(self.master, app_name=f"holtmq {self.what}", config=dict(pairs(self.conf)))
+            with SparkProgress(spark, self.what) as progress, _plain_interrupts():
+                yield spark, progress
+        except KeyboardInterrupt:
+            if spark is not None and not is_ours:
+                _in_new_thread(spark.sparkContext.cancelAllJobs)
+            raise InterruptedRunError(f"interrupted: {self.interrupted}") from None
+        except Py4JJavaError as error:
+            raise PipelineError(summarise_spark_error(str(error.java_exception))) from error
+        except (PySparkException, ArrowException, Py4JError) as error:
+            raise PipelineError(summarise_spark_error(str(error))) from error
+        finally:
+            if is_ours and spark is not None:
+                _in_new_thread(spark.stop)
+
+
+@contextmanager
+def _plain_interrupts() -> Iterator[None]:
+    """Let SIGINT raise KeyboardInterrupt and do nothing else.
+
+    PySpark's handler calls Java through the connection that the interrupted call is using, which fails.
+    """
+    if threading.current_thread() is not threading.main_thread():
+        yield
+        return
+    before = signal.signal(signal.SIGINT, signal.default_int_handler)
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGINT, before)
+
+
+def _in_new_thread(action: Callable[[], object]) -> None:
+    """Call Java from another thread: this one's connection may still wait for the answer to an interrupted call."""
+    thread = threading.Thread(target=action)
+    thread.start()
+    thread.join()
+
+
+def pairs(texts: tuple[str, ...]) -> Iterator[tuple[str, str]]:
+    """Yield the names and values of options such as NAME=VALUE."""
+    for text in texts:
+        name, separator, value = text.partition("=")
+        if not separator:
+            raise click.BadParameter(f"expected NAME=VALUE, got {text!r}")
+        yield name, value
+
+
+def summarise_spark_error(text: str) -> str:
+    """Return the line of an error that names the cause: our own if there is one, otherwise Spark's first line."""
+    if text.lstrip().startswith(f"[{NO_FILES}]"):
+        return "SOURCE contains no files with messages: expected at least one file in the format that --format names"
+    ours = re.findall(r"^(?:\w+\.)*(?:\w+Error): (.+)$", text, re.MULTILINE)
+    return str(ours[-1]) if ours else next((line for line in text.splitlines() if line.strip()), text)
