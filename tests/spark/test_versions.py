@@ -44,3 +44,9 @@ def test_routing_needs_no_newer_spark(spark: SparkSession) -> None:
         with pytest.raises(PySparkException, match=r"needs Spark 4\.3 or later"):
             spark.read.format("amqp").load()
     assert spark_version() >= versions.OLDEST
+
+
+def test_every_name_but_archive_is_found_on_the_oldest_spark() -> None:
+    needs_newer = {"archive"} if spark_version() < AMQP else set()
+    for name in set(holtmq.spark.__all__) - needs_newer:
+        assert getattr(holtmq.spark, name).__doc__, name

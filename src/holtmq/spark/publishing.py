@@ -10,7 +10,7 @@ from pyspark.sql import DataFrame
 
 from holtmq.client.publisher import RETRIES, WINDOW, ReceivedConfirms
 from holtmq.spark.amqp.amqp_options import BrokerOptions, PublishOptions
-from holtmq.spark.amqp.writer import RowPublisher
+from holtmq.spark.amqp.row_publisher import RowPublisher
 from holtmq.spark.deprecated_names import accept_old_keywords
 
 CONFIRMS = "confirmed long, returned long, retried long, first_return string"
