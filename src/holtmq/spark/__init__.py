@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from holtmq.spark.archive_formats import read_archive
     from holtmq.spark.archives import archive
+    from holtmq.spark.changing_topology import route_batches
     from holtmq.spark.compaction import compact
     from holtmq.spark.comparison import Comparison, compare
     from holtmq.spark.deliveries import route
@@ -25,7 +26,7 @@ if TYPE_CHECKING:
 
 __all__ = [
     "Columns", "Comparison", "MessageFilter", "Report", "archive", "compact", "compare", "publish", "read_archive",
-    "register", "replay", "report", "route", "route_job", "session",
+    "register", "replay", "report", "route", "route_batches", "route_job", "session",
 ]  # fmt: skip
 _MODULES = {
     "Columns": "routing_request",
@@ -41,6 +42,7 @@ _MODULES = {
     "replay": "replays",
     "report": "reports",
     "route": "deliveries",
+    "route_batches": "changing_topology",
     "route_job": "routing_job",
     "session": "sessions",
 }

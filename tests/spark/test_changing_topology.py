@@ -1,0 +1,65 @@
+"""route_batches(): a stream follows its topology."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+from pyspark.sql import DataFrame, SparkSession
+
+from holtmq import Binding, Exchange, InvalidValueError, Queue, Topology
+from holtmq.spark import route_batches
+from holtmq.spark.changing_topology import TopologyError, read_topology, version_of
+from tests.management.conftest import running_node
+
+EMPTY = Topology((Exchange("orders", "topic"),), (Queue("food"), Queue("all")))
+FOOD = Topology(EMPTY.exchanges, EMPTY.queues, (Binding("orders", "food", "orders.food"),))
+ALL = Topology(EMPTY.exchanges, EMPTY.queues, (Binding("orders", "all", "orders.#"),))
+
+
+def test_each_micro_batch_is_routed_with_the_topology_as_it_is_then(spark: SparkSession, tmp_path: Path) -> None:
+    definitions, source = tmp_path / "definitions.json", str(tmp_path / "in")
+    message = spark.sql("SELECT 'orders' AS exchange, 'orders.food' AS routing_key")
+    written: list[tuple[int, str, str]] = []
+
+    def write(deliveries: DataFrame, batch: int) -> None:
+        written.extend((batch, row["queue"], row["topology_version"]) for row in deliveries.collect())
+
+    definitions.write_text(json.dumps(FOOD.to_definitions()))
+    message.write.parquet(source)
+    stream = spark.readStream.schema(message.schema).parquet(source)
+    writer = stream.writeStream.foreachBatch(route_batches(write, definitions))
+    query = writer.option("checkpointLocation", str(tmp_path / "checkpoint")).start()
+    try:
+        query.processAllAvailable()
+        definitions.write_text(json.dumps(ALL.to_definitions()))
+        message.write.mode("append").parquet(source)
+        query.processAllAvailable()
+    finally:
+        query.stop()
+    assert written == [(0, "food", version_of(FOOD)), (1, "all", version_of(ALL))]
+    assert version_of(FOOD) != version_of(ALL)
+
+
+def test_a_topology_is_read_from_a_function_and_from_a_broker() -> None:
+    assert read_topology(lambda: FOOD) is FOOD
+    with running_node() as node:
+        url = node.http.base.replace("://", "://guest:guest@")
+        node.http.put("/api/queues/%2F/food", {"durable": True})
+        assert [queue.name for queue in read_topology(f"{url}/api/definitions").queues] == ["food"]
+        with pytest.raises(
+            TopologyError, match=r"cannot read the definitions at http://127\.0\.0\.1:\d+/api/definitions: .*401"
+        ):
+            read_topology(f"{url.replace('guest:guest', 'guest:wrong')}/api/definitions")
+
+
+def test_anything_else_is_refused(tmp_path: Path) -> None:
+    anything: Any = FOOD
+    with pytest.raises(
+        InvalidValueError, match=r"topology must be a path, a URL or a function .*, got Topology\. For a topology"
+    ):
+        route_batches(lambda *_: None, anything)
+    with pytest.raises(TopologyError, match="the function for the topology must return a Topology, got NoneType"):
+        read_topology(lambda: None)  # type: ignore[arg-type, return-value]
