@@ -504,6 +504,22 @@ def test_a_pipeline_without_reports_says_how_to_write_one(page: Page, browser: B
         expect(other.get_by_text(f"--html {tmp_path}/traffic.html")).to_be_visible()
 
 
+def test_the_pipeline_page_lists_runs(page: Page, node: Node) -> None:
+    visit(page, "pipeline")
+    expect(page.get_by_text(f"--http-url {node.http.base}")).to_be_visible()
+    stream = {"job": "archive", "input": "amqp://127.0.0.1:5672, queue orders", "output": "lake/orders", "queue": "orders"}
+    node.http.put("/api/queues/%2F/orders", {"durable": True})
+    node.http.put("/api/runs/%2F/1", {**stream, "rows": 1_234_567, "state": "running"})
+    failure = "no broker at amqp://127.0.0.1:1/%2F: [Errno 111] Connection refused"
+    node.http.put("/api/runs/%2F/2", {"job": "replay", "input": "lake/orders", "state": "failed", "error": failure})
+    page.reload()
+    rows = page.get_by_role("region", name="Runs").get_by_role("row")
+    expect(rows).to_have_count(3)
+    expect(rows.filter(has_text="archive")).to_contain_text("1,234,567")
+    expect(rows.filter(has_text="replay")).to_contain_text(failure)
+    _check(page, 1280, "pipeline")
+
+
 @pytest.mark.parametrize(
     ("place", "text"),
     [

@@ -16,8 +16,9 @@ from rich.text import Text
 from holtmq.cli.broker_login import amqp_url_option, login_of
 from holtmq.cli.options import parse_header
 from holtmq.cli.output import print_json, show
+from holtmq.cli.run_announcer import Announcement
 from holtmq.cli.spark_run import PipelineError, SparkRun, pairs
-from holtmq.client.address import Address
+from holtmq.client.address import Address, without_password
 from holtmq.printable import printable
 from holtmq.topology import DEFAULT_VHOST, Topology
 
@@ -39,6 +40,12 @@ def spark_options(command: Command) -> Command:
     """Add the options of all jobs."""
     for option in (
         click.option("--json", "as_json", is_flag=True, help="Print the summary as JSON."),
+        click.option(
+            "--http-url",
+            envvar="HOLTMQ_HTTP_URL",
+            metavar="URL",
+            help="URL of the HTTP API of a broker whose Pipeline page shows this run [env: HOLTMQ_HTTP_URL]",
+        ),
         click.option("--conf", multiple=True, metavar="NAME=VALUE", help="Configuration for Spark. Can be repeated."),
         click.option(
             "--master",
@@ -115,7 +122,8 @@ def pipeline() -> None:
 @click.option("--bindings", is_flag=True, help="Add the bindings that matched.")
 @spark_options
 def route(
-    source: str, target: str, definitions: Path, options: tuple[str, ...], master: str | None, conf: tuple[str, ...], *,
+    source: str, target: str, definitions: Path, options: tuple[str, ...], master: str | None, conf: tuple[str, ...],
+    http_url: str | None, *,
     exchange: str | None, vhost: str, format_: str, key_column: str, exchange_column: str, headers_column: str,
     target_format: str, mode: WriteMode, partition_by: tuple[str, ...], unroutable: Unroutable, settings: bool,
     bindings: bool, as_json: bool,
@@ -123,8 +131,9 @@ def route(
     """Route the messages of SOURCE and write one row for each delivery to TARGET."""
     topology = Topology.from_definitions(definitions)
     started = time.perf_counter()
+    about = Announcement(http_url, source, target, vhost)
     interrupted = f"the deliveries in {target} are missing or incomplete. Run the job again with --mode overwrite"
-    with SparkRun("route", master, conf, interrupted).started() as (spark, progress):
+    with SparkRun("route", master, conf, about, interrupted).started() as (spark, progress):
         from holtmq.spark import Columns, route_job
 
         counted = progress.accumulator()
@@ -159,7 +168,8 @@ def route(
 @spark_options
 def archive(
     queue: str, target: str, amqp_url: str, user: str | None, password_env: str | None, password_file: str | None,
-    ca_file: str | None, checkpoint: str | None, master: str | None, conf: tuple[str, ...], *, format_: str,
+    ca_file: str | None, checkpoint: str | None, master: str | None, conf: tuple[str, ...],
+    http_url: str | None, *, format_: str,
     partition_by: tuple[str, ...], follow: bool, interval: str, compact: bool, as_json: bool,
 ) -> None:  # fmt: skip
     """Move the messages of QUEUE into files under TARGET."""
@@ -168,8 +178,9 @@ def archive(
         url=amqp_url, user=user, password=password, password_env=password_env, password_file=password_file, ca_file=ca_file
     )
     started = time.perf_counter()
+    about = Announcement(http_url, f"{without_password(amqp_url)}, queue {queue}", target, Address.parse(amqp_url).vhost, queue)
     interrupted = "messages that are not archived are still in the queue or in the spool. Run the job again to continue"
-    with SparkRun(f"archive {queue}", master, conf, interrupted).started() as (spark, progress):
+    with SparkRun("archive", master, conf, about, interrupted).started() as (spark, progress):
         from holtmq.spark import archive as run
 
         summary = run(
@@ -207,8 +218,8 @@ def archive(
 @spark_options
 def replay(
     source: str, amqp_url: str, user: str | None, password_env: str | None, password_file: str | None, ca_file: str | None,
-    master: str | None, conf: tuple[str, ...], *, format_: str, since: datetime | None, until: datetime | None,
-    key: str | None, queue: str | None, headers: tuple[str, ...], exchange: str | None, rate: int, exact: bool,
+    master: str | None, conf: tuple[str, ...], http_url: str | None, *, format_: str, since: datetime | None,
+    until: datetime | None, key: str | None, queue: str | None, headers: tuple[str, ...], exchange: str | None, rate: int, exact: bool,
     allow_unroutable: bool, as_json: bool,
 ) -> None:  # fmt: skip
     """Publish messages of the archive SOURCE again, with their properties and the header x-holtmq-replay."""
@@ -219,8 +230,9 @@ def replay(
         )
     started = time.perf_counter()
     replay_id = str(uuid.uuid4())
+    about = Announcement(http_url, source, without_password(amqp_url), Address.parse(amqp_url).vhost)
     interrupted = f"a part of the messages may be published. Their header x-holtmq-replay is {replay_id}"
-    with SparkRun("replay", master, conf, interrupted).started() as (spark, _):
+    with SparkRun("replay", master, conf, about, interrupted).started() as (spark, _):
         from holtmq.spark import MessageFilter
         from holtmq.spark import replay as run
 
@@ -253,12 +265,13 @@ def replay(
 @spark_options
 def compare(
     source: str, before: Path, after: Path, options: tuple[str, ...], master: str | None,
-    conf: tuple[str, ...], *, exchange: str | None, vhost: str, format_: str, key_column: str, exchange_column: str,
+    conf: tuple[str, ...],
+    http_url: str | None, *, exchange: str | None, vhost: str, format_: str, key_column: str, exchange_column: str,
     headers_column: str, fail_above: float | None, as_json: bool,
 ) -> int:  # fmt: skip
     """Show which messages of SOURCE would reach other queues after a change of the topology."""
     old, new = Topology.from_definitions(before), Topology.from_definitions(after)
-    with SparkRun("compare", master, conf).started() as (spark, _):
+    with SparkRun("compare", master, conf, Announcement(http_url, source, vhost=vhost)).started() as (spark, _):
         from holtmq.spark import Columns
         from holtmq.spark import compare as run
 
@@ -283,12 +296,13 @@ def compare(
 @spark_options
 def report(
     source: str, definitions: Path, html: Path | None, title: str, options: tuple[str, ...], master: str | None,
-    conf: tuple[str, ...], *, exchange: str | None, vhost: str, format_: str, key_column: str, exchange_column: str,
+    conf: tuple[str, ...],
+    http_url: str | None, *, exchange: str | None, vhost: str, format_: str, key_column: str, exchange_column: str,
     headers_column: str, as_json: bool,
 ) -> None:  # fmt: skip
     """Measure the messages of SOURCE: volumes, busiest keys, unroutable messages, idle and overlapping bindings."""
     topology = Topology.from_definitions(definitions)
-    with SparkRun("report", master, conf).started() as (spark, _):
+    with SparkRun("report", master, conf, Announcement(http_url, source, str(html or ""), vhost)).started() as (spark, _):
         from holtmq.spark import Columns
         from holtmq.spark import report as run
 

@@ -42,6 +42,8 @@ class SparkProgress:
     def __init__(self, spark: SparkSession, what: str) -> None:
         self._jobs = None if is_connect(spark) else _Jobs(spark)  # a client of Spark Connect has no counters
         self._spark = spark
+        self._reading = threading.Lock()
+        self._shown = 0
         self._rows: int | None = None
         self._counted: Accumulator[int] | None = None
         self._started = time.monotonic()
@@ -84,12 +86,19 @@ class SparkProgress:
         while not self._done.wait(PERIOD_S):
             self.refresh()
 
+    def read_rows(self) -> int:
+        """Return the number of rows so far."""
+        self.refresh()
+        return self._shown
+
     def refresh(self) -> None:
         """Update the bar."""
-        jobs = self._jobs.read() if self._jobs is not None else []
+        with self._reading:
+            jobs = self._jobs.read() if self._jobs is not None else []
         rows = self._rows if self._rows is not None else sum(job.rows for job in jobs)
         if self._counted is not None and self._counted.value:
             rows = self._counted.value
+        self._shown = rows
         self._bar.update(
             self._task,
             completed=sum(job.completed for job in jobs),

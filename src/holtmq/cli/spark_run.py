@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING
 
 import click
 
+from holtmq.cli.run_announcer import Announcement, RunAnnouncer
 from holtmq.errors import HoltmqError
 
 if TYPE_CHECKING:
@@ -34,11 +35,12 @@ class InterruptedRunError(click.ClickException):
 
 @dataclass(frozen=True, slots=True)
 class SparkRun:
-    """Where a job runs, and what its interruption means."""
+    """Where a job runs, which broker is told of it, and what its interruption means."""
 
     what: str
     master: str | None
     conf: tuple[str, ...]
+    about: Announcement
     interrupted: str = "nothing was written"
     """What the user has to know if the job is interrupted."""
 
@@ -61,7 +63,11 @@ class SparkRun:
         spark, is_ours = None, SparkSession.getActiveSession() is None
         try:
             spark = session(self.master, app_name=f"holtmq {self.what}", config=dict(pairs(self.conf)))
-            with SparkProgress(spark, self.what) as progress, _plain_interrupts():
+            with (
+                SparkProgress(spark, self.what) as progress,
+                RunAnnouncer(self.what, self.about, progress.read_rows, summarise_spark_error),
+                _plain_interrupts(),
+            ):
                 yield spark, progress
         except KeyboardInterrupt:
             if spark is not None and not is_ours:

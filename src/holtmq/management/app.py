@@ -32,6 +32,7 @@ from holtmq.management.metrics import metrics_page
 from holtmq.management.node import Node
 from holtmq.management.openapi import describe_api
 from holtmq.management.operations import Call, Operation, answer, api
+from holtmq.management.runs import Runs
 from holtmq.management.static import StaticFiles
 from holtmq.management.statistics import Statistics
 
@@ -77,6 +78,7 @@ class App:
         self._statistics = statistics
         self._static = StaticFiles()
         self._bodies = Bodies()
+        self._runs = Runs()
         self._is_local = _is_loopback(node.config.http_host)
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
@@ -152,7 +154,7 @@ class App:
         named = dict(zip(operation.parameters, values, strict=True))
         query = dict(parse_qsl(request.scope["query_string"].decode("latin-1"), keep_blank_values=True))
         async with self._bodies.read(request, operation.path) as content:
-            call = Call(self._node, self._statistics, caller, named, query, request.headers, content)
+            call = Call(self._node, self._statistics, caller, named, query, request.headers, content, self._runs)
             return await self._carry_out(operation, call)
 
     async def _carry_out(self, operation: Operation, call: Call) -> Response:
@@ -185,7 +187,8 @@ class App:
             raise NotFoundError(f"no resource at {path[:200]!r}")
         named = {"ticket": segments[2], "name": unquote(segments[3])}
         caller = Caller(User(""), Authorization())
-        return await resources.reports.serve_report(Call(self._node, self._statistics, caller, named, {}, request.headers, b""))
+        call = Call(self._node, self._statistics, caller, named, {}, request.headers, b"", self._runs)
+        return await resources.reports.serve_report(call)
 
 
 REFUSALS: tuple[tuple[tuple[type[Exception], ...], int, str], ...] = (

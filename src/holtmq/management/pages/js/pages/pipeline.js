@@ -1,8 +1,31 @@
 import { html, useState } from "../html.js";
 import { at, call } from "../api.js";
 import { notify, useResource } from "../state.js";
-import { Failure, Table } from "../parts.js";
-import { bytes, moment } from "../format.js";
+import { Failure, Table, Tag } from "../parts.js";
+import { bytes, count, duration, moment, rate } from "../format.js";
+
+const HEADING = { margin: "1rem 0 .6rem" };
+const STATE_KINDS = { running: "on", finished: "", failed: "bad", interrupted: "bad", lost: "bad" };
+
+const runColumns = [
+  { label: "Job", show: (each) => html`${each.job}<div class="quiet small">${each.user}, ${each.vhost}</div>` },
+  { label: "State", show: (each) => html`<${Tag} kind=${STATE_KINDS[each.state]}>${each.state}<//>${each.error && html`<div class="small wrap">${each.error}</div>`}` },
+  { label: "Input", show: (each) => html`<code class="wrap">${each.input}</code>` },
+  { label: "Output", show: (each) => (each.output ? html`<code class="wrap">${each.output}</code>` : "–") },
+  { label: "Rows", number: true, show: (each) => html`${count(each.rows)}<div class="quiet small">${rate((1000 * each.rows) / Math.max(1000, each.duration_ms))}</div>` },
+  { label: "Lag", number: true, show: (each) => count(each.lag) },
+  { label: "Started", show: (each) => moment(each.started_at) },
+  { label: "Duration", number: true, show: (each) => duration(each.duration_ms) },
+];
+
+/** The runs that jobs have announced, and how a job announces itself. */
+function Runs() {
+  const { data, error } = useResource("/api/runs");
+  return html`<h2 style=${HEADING}>Runs</h2><${Failure} error=${error} />
+    ${data && (data.length
+      ? html`<${Table} caption="Runs" rows=${data} columns=${runColumns} />`
+      : html`<p class="quiet">No runs yet. A job appears here while this broker runs, if it is started with <code class="wrap">--http-url ${location.origin}</code>.</p>`)}`;
+}
 
 export function Pipeline({ user }) {
   const { data, error } = useResource("/api/reports");
@@ -25,9 +48,9 @@ export function Pipeline({ user }) {
     { label: "Size", number: true, show: (each) => bytes(each.bytes) },
     { label: "", show: (each) => html`<button class="link" aria-label=${`Open ${each.title} in a new tab`} onClick=${() => open(each, true)}>New tab</button>` },
   ];
-  return html`<h1>Pipeline</h1><p class="quiet">Reports written by <code>holtmq pipeline report</code>, newest first.</p><${Failure} error=${error} />
+  return html`<h1>Pipeline</h1><${Runs} /><h2 style=${HEADING}>Reports</h2><p class="quiet">Reports written by <code>holtmq pipeline report</code>, newest first.</p><${Failure} error=${error} />
     ${data && (data.length ? html`<${Table} caption="Reports" rows=${data} columns=${columns} />` : html`<${NoReports} node=${nodes.data?.[0]} />`)}
-    ${opened && html`<div class="row spread" style=${{ margin: "1rem 0 .6rem" }}><h2>${opened.title}</h2><button onClick=${() => setOpened(null)}>Close report</button></div>
+    ${opened && html`<div class="row spread" style=${HEADING}><h2>${opened.title}</h2><button onClick=${() => setOpened(null)}>Close report</button></div>
       <iframe class="report" title=${opened.title} src=${opened.path} sandbox="allow-scripts allow-downloads"></iframe>`}`;
 }
 

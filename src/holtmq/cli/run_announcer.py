@@ -1,0 +1,74 @@
+"""Announces a pipeline job to a broker, whose Pipeline page lists it. Best effort: a job never fails or waits for this."""
+
+from __future__ import annotations
+
+import threading
+import uuid
+from collections.abc import Callable
+from contextlib import suppress
+from dataclasses import dataclass
+from types import TracebackType
+from typing import Any
+
+from holtmq.cli.http_client import Api
+from holtmq.errors import HoltmqError
+from holtmq.topology import DEFAULT_VHOST
+
+PERIOD_S = 10.0
+LAST_WORD_S = 5.0
+"""How long the end of a job waits until the broker has heard of it."""
+MAX_TEXT = 1000
+
+
+@dataclass(frozen=True, slots=True)
+class Announcement:
+    """What the broker is told about a job."""
+
+    http_url: str | None
+    """The HTTP API of the broker, or None to announce nothing."""
+    input: str
+    output: str = ""
+    vhost: str = DEFAULT_VHOST
+    queue: str = ""
+
+
+class RunAnnouncer:
+    """Tells a broker in a background thread that a job runs, how many rows it has processed, and how it ended."""
+
+    def __init__(self, job: str, about: Announcement, rows: Callable[[], int], explain: Callable[[str], str]) -> None:
+        self._api = Api(about.http_url) if about.http_url else None
+        self._place = ("runs", about.vhost, str(uuid.uuid4()))
+        self._about = {"job": job, "input": about.input, "output": about.output, "queue": about.queue}
+        self._rows = rows
+        self._explain = explain
+        self._end: dict[str, Any] = {}
+        self._has_ended = threading.Event()
+        self._thread = threading.Thread(target=self._announce, name="announcer", daemon=True)
+
+    def __enter__(self) -> RunAnnouncer:
+        if self._api is not None:
+            self._thread.start()
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, _: TracebackType | None) -> None:
+        if kind is None:
+            self._end = {"state": "finished"}
+        elif issubclass(kind, KeyboardInterrupt):
+            self._end = {"state": "interrupted"}
+        else:
+            self._end = {"state": "failed", "error": self._explain(str(error))[:MAX_TEXT]}
+        self._has_ended.set()
+        if self._api is not None:
+            self._thread.join(LAST_WORD_S)
+
+    def _announce(self) -> None:
+        while not self._has_ended.is_set():
+            self._put({"state": "running"})
+            self._has_ended.wait(PERIOD_S)
+        self._put(self._end)
+
+    def _put(self, state: dict[str, Any]) -> None:
+        assert self._api is not None
+        about = {name: text[:MAX_TEXT] for name, text in self._about.items()}
+        with suppress(HoltmqError):
+            self._api.put(*self._place, body={**about, "rows": self._rows(), **state})
