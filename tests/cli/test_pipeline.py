@@ -116,7 +116,7 @@ NO_FILES = "SOURCE contains no files with messages: expected at least one file i
 def inputs(spark: SparkSession, tmp_path_factory: pytest.TempPathFactory) -> dict[str, str]:
     """Some messages, a folder without files, a file without messages, a definitions file, and a broker."""
     folder = tmp_path_factory.mktemp("inputs")
-    places = {name: str(folder / name) for name in ("some", "no files", "no messages", "out", "archive")}
+    places = {name: str(folder / name) for name in ("some", "no files", "no messages", "out", "archive", "routed")}
     messages = spark.sql("SELECT '' AS exchange, 'inbox' AS routing_key, 'body' AS body FROM range(300)")
     messages.write.parquet(places["some"])
     messages.where("false").write.parquet(places["no messages"])
@@ -146,7 +146,7 @@ def url(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
         ("compare {no_files} --before {definitions} --after {definitions}", 1, NO_FILES),
         ("report {no_files} --definitions {definitions}", 1, NO_FILES),
         ("replay {no_files} --amqp-url {url}", 1, NO_FILES),
-        ("route {no_messages} {out} --definitions {definitions}", 0, "There were no messages."),
+        ("route {no_messages} {routed} --definitions {definitions}", 0, "There were no messages."),
         ("compare {no_messages} --before {definitions} --after {definitions}", 1, "no messages: nothing was compared"),
         ("report {no_messages} --definitions {definitions}", 0, "0 messages, 0 deliveries"),
         ("replay {no_messages} --amqp-url {url}", 0, "There were no messages."),
@@ -192,7 +192,9 @@ def test_an_interrupted_job_says_what_it_left(
     assert len(printed.splitlines()) == 1
 
 
-def test_a_signal_interrupts_a_job_that_runs(run: Run, inputs: dict[str, str], url: str) -> None:
+def test_a_signal_interrupts_a_job_that_runs(
+    run: Run, inputs: dict[str, str], url: str, caplog: pytest.LogCaptureFixture
+) -> None:
     """At this rate the job takes minutes, so the signal comes while it runs."""
 
     def interrupt() -> None:
@@ -205,6 +207,7 @@ def test_a_signal_interrupts_a_job_that_runs(run: Run, inputs: dict[str, str], u
     thread.start()
     printed = run("replay", inputs["some"], "--amqp-url", url, "--rate", "1", code=130)
     thread.join()
+    assert caplog.text == ""  # a command would print it
     assert "interrupted: a part of the messages may be published. Their header x-holtmq-replay is " in printed
     assert len(printed.splitlines()) == 1
 
@@ -213,11 +216,8 @@ def test_progress_shows_rows_and_rate(spark: SparkSession, inputs: dict[str, str
     with SparkProgress(spark, "count") as progress:
         spark.read.parquet(inputs["some"]).groupBy("routing_key").count().collect()
 
-        def has_rows() -> bool:
-            progress.refresh()
-            return progress.text.startswith("300 rows, ")
-
-        eventually(has_rows, "the rows that Spark has read")
+        eventually(lambda: progress.read_rows() == 300, "the rows that Spark has read")
+        assert progress.text.startswith("300 rows, ")
         counted = progress.accumulator()
         assert counted is not None
         counted.add(1000)

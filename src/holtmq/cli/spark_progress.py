@@ -124,7 +124,7 @@ class _Jobs:
         context: Any = spark.sparkContext
         self._store = context._jsc.sc().statusStore()
         before = self._store.jobsList(None)
-        self._next = 0 if before.isEmpty() else before.last().jobId() + 1
+        self._next = 0 if before.isEmpty() else max(before.head().jobId(), before.last().jobId()) + 1  # in either order
         self._running: dict[int, JobState] = {}
         self._ended = JobState(0, 0, 0, has_ended=True)
 

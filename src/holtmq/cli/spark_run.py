@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import logging
 import re
 import signal
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import click
 
@@ -60,42 +61,57 @@ class SparkRun:
         from pyspark.errors import PySparkException
         from pyspark.sql import SparkSession
 
-        spark, is_ours = None, SparkSession.getActiveSession() is None
+        spark, is_ours, interrupts = None, SparkSession.getActiveSession() is None, _Interrupts()
         try:
             spark = session(self.master, app_name=f"holtmq {self.what}", config=dict(pairs(self.conf)))
             with (
                 SparkProgress(spark, self.what) as progress,
                 RunAnnouncer(self.what, self.about, progress.read_rows, summarise_spark_error),
-                _plain_interrupts(),
+                interrupts,
             ):
                 yield spark, progress
-        except KeyboardInterrupt:
-            if spark is not None and not is_ours:
-                _in_new_thread(spark.sparkContext.cancelAllJobs)
-            raise InterruptedRunError(f"interrupted: {self.interrupted}") from None
-        except Py4JJavaError as error:
-            raise PipelineError(summarise_spark_error(str(error.java_exception))) from error
-        except (PySparkException, ArrowException, Py4JError) as error:
-            raise PipelineError(summarise_spark_error(str(error))) from error
+        except (KeyboardInterrupt, Py4JError, PySparkException, ArrowException) as error:
+            if interrupts.happened or isinstance(error, KeyboardInterrupt):
+                if spark is not None and not is_ours:
+                    _in_new_thread(spark.sparkContext.cancelAllJobs)
+                raise InterruptedRunError(f"interrupted: {self.interrupted}") from None
+            text = str(error.java_exception if isinstance(error, Py4JJavaError) else error)
+            raise PipelineError(summarise_spark_error(text)) from error
         finally:
             if is_ours and spark is not None:
                 _in_new_thread(spark.stop)
 
 
-@contextmanager
-def _plain_interrupts() -> Iterator[None]:
-    """Let SIGINT raise KeyboardInterrupt and do nothing else.
+class _Interrupts:
+    """Lets SIGINT raise KeyboardInterrupt, and remembers that it did.
 
-    PySpark's handler calls Java through the connection that the interrupted call is using, which fails.
+    PySpark's own handler calls Java through the connection that the interrupted call is using, which fails. Py4J closes that
+    connection and logs a traceback. The next call to Java then raises another error, which hides the interrupt.
     """
-    if threading.current_thread() is not threading.main_thread():
-        yield
-        return
-    before = signal.signal(signal.SIGINT, signal.default_int_handler)
-    try:
-        yield
-    finally:
-        signal.signal(signal.SIGINT, before)
+
+    def __init__(self) -> None:
+        self.happened = False
+        self._before: Any = None
+
+    def __enter__(self) -> _Interrupts:
+        if threading.current_thread() is threading.main_thread():
+            self._before = signal.signal(signal.SIGINT, self._interrupt)
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        logging.getLogger().removeFilter(_is_not_py4j)
+        if self._before is not None:
+            signal.signal(signal.SIGINT, self._before)
+
+    def _interrupt(self, *_: object) -> None:
+        self.happened = True
+        logging.getLogger().addFilter(_is_not_py4j)
+        logging.getLogger("py4j").setLevel(logging.CRITICAL)
+        raise KeyboardInterrupt
+
+
+def _is_not_py4j(record: logging.LogRecord) -> bool:
+    return "py4j" not in record.pathname
 
 
 def _in_new_thread(action: Callable[[], object]) -> None:
