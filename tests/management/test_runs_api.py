@@ -27,6 +27,10 @@ def run(number: int, state: str = "finished", user: str = "guest") -> Run:
     return Run(str(number), "/", user, "route", "in", "out", None, 0, state, None, number, number)
 
 
+def explain(error: BaseException) -> str | None:
+    return None if isinstance(error, KeyboardInterrupt) else str(error).upper()
+
+
 def test_a_run_is_announced_updated_and_listed_with_the_lag_of_its_queue(node: Node, http: Http) -> None:
     http.put("/api/queues/%2F/orders", {"durable": True})
     for _ in range(3):
@@ -94,7 +98,7 @@ def test_a_job_that_is_silent_is_lost() -> None:
 def test_a_job_announces_how_it_ended(http: Http, error: BaseException | None, state: str, text: str | None) -> None:
     about = Announcement(http.base, "in", "out")
     try:
-        with RunAnnouncer("route", about, lambda: 7, str.upper):
+        with RunAnnouncer("route", about, lambda: 7, explain):
             if error is not None:
                 raise error
     except (KeyboardInterrupt, OSError):
@@ -104,7 +108,7 @@ def test_a_job_announces_how_it_ended(http: Http, error: BaseException | None, s
 
 
 def test_a_job_does_not_depend_on_the_broker_that_hears_of_it() -> None:
-    with RunAnnouncer("route", Announcement("http://127.0.0.1:1", "in"), lambda: 7, str):
+    with RunAnnouncer("route", Announcement("http://127.0.0.1:1", "in"), lambda: 7, explain):
         pass
-    with RunAnnouncer("route", Announcement(None, "in"), lambda: 7, str):
+    with RunAnnouncer("route", Announcement(None, "in"), lambda: 7, explain):
         pass

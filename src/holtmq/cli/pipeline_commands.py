@@ -219,8 +219,8 @@ def archive(
 def replay(
     source: str, amqp_url: str, user: str | None, password_env: str | None, password_file: str | None, ca_file: str | None,
     master: str | None, conf: tuple[str, ...], http_url: str | None, *, format_: str, since: datetime | None,
-    until: datetime | None, key: str | None, queue: str | None, headers: tuple[str, ...], exchange: str | None, rate: int, exact: bool,
-    allow_unroutable: bool, as_json: bool,
+    until: datetime | None, key: str | None, queue: str | None, headers: tuple[str, ...], exchange: str | None, rate: int,
+    exact: bool, allow_unroutable: bool, as_json: bool,
 ) -> None:  # fmt: skip
     """Publish messages of the archive SOURCE again, with their properties and the header x-holtmq-replay."""
     password = _password(amqp_url, user, password_env, password_file)

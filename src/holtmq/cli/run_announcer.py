@@ -33,9 +33,14 @@ class Announcement:
 
 
 class RunAnnouncer:
-    """Tells a broker in a background thread that a job runs, how many rows it has processed, and how it ended."""
+    """Tells a broker in a background thread that a job runs, how many rows it has processed, and how it ended.
 
-    def __init__(self, job: str, about: Announcement, rows: Callable[[], int], explain: Callable[[str], str]) -> None:
+    `explain` turns the error of a job into text, or into None if the user has interrupted the job.
+    """
+
+    def __init__(
+        self, job: str, about: Announcement, rows: Callable[[], int], explain: Callable[[BaseException], str | None]
+    ) -> None:
         self._api = Api(about.http_url) if about.http_url else None
         self._place = ("runs", about.vhost, str(uuid.uuid4()))
         self._about = {"job": job, "input": about.input, "output": about.output, "queue": about.queue}
@@ -50,13 +55,14 @@ class RunAnnouncer:
             self._thread.start()
         return self
 
-    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, _: TracebackType | None) -> None:
-        if kind is None:
+    def __exit__(self, _: type[BaseException] | None, error: BaseException | None, __: TracebackType | None) -> None:
+        reason = self._explain(error) if error is not None else None
+        if error is None:
             self._end = {"state": "finished"}
-        elif issubclass(kind, KeyboardInterrupt):
+        elif reason is None:
             self._end = {"state": "interrupted"}
         else:
-            self._end = {"state": "failed", "error": self._explain(str(error))[:MAX_TEXT]}
+            self._end = {"state": "failed", "error": reason[:MAX_TEXT]}
         self._has_ended.set()
         if self._api is not None:
             self._thread.join(LAST_WORD_S)

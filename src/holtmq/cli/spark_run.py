@@ -56,7 +56,7 @@ class SparkRun:
             from holtmq.spark import session
         except ImportError as error:
             raise PipelineError(f"the pipeline needs Spark: pip install 'holtmq[spark]' ({error})") from error
-        from py4j.protocol import Py4JError, Py4JJavaError
+        from py4j.protocol import Py4JError
         from pyarrow import ArrowException
         from pyspark.errors import PySparkException
         from pyspark.sql import SparkSession
@@ -66,17 +66,17 @@ class SparkRun:
             spark = session(self.master, app_name=f"holtmq {self.what}", config=dict(pairs(self.conf)))
             with (
                 SparkProgress(spark, self.what) as progress,
-                RunAnnouncer(self.what, self.about, progress.read_rows, summarise_spark_error),
+                RunAnnouncer(self.what, self.about, progress.read_rows, interrupts.explain),
                 interrupts,
             ):
                 yield spark, progress
         except (KeyboardInterrupt, Py4JError, PySparkException, ArrowException) as error:
-            if interrupts.happened or isinstance(error, KeyboardInterrupt):
+            reason = interrupts.explain(error)
+            if reason is None:
                 if spark is not None and not is_ours:
                     _in_new_thread(spark.sparkContext.cancelAllJobs)
                 raise InterruptedRunError(f"interrupted: {self.interrupted}") from None
-            text = str(error.java_exception if isinstance(error, Py4JJavaError) else error)
-            raise PipelineError(summarise_spark_error(text)) from error
+            raise PipelineError(reason) from error
         finally:
             if is_ours and spark is not None:
                 _in_new_thread(spark.stop)
@@ -102,6 +102,12 @@ class _Interrupts:
         logging.getLogger().removeFilter(_is_not_py4j)
         if self._before is not None:
             signal.signal(signal.SIGINT, self._before)
+
+    def explain(self, error: BaseException) -> str | None:
+        """Return the cause of an error, or None if it is, or follows, an interrupt."""
+        if self.happened or isinstance(error, KeyboardInterrupt):
+            return None
+        return summarise_spark_error(str(getattr(error, "java_exception", error)))  # Py4J's own text is a stack trace
 
     def _interrupt(self, *_: object) -> None:
         self.happened = True
