@@ -260,23 +260,17 @@ def bench_amqp(bench: Bench) -> None:
         url = f"amqp://guest:guest@127.0.0.1:{broker.port}/%2F"
         with pika_channel(url) as channel:
             channel.queue_declare("q", durable=True)
-        sink, source, stream, published, confirmed, consumed = ([] for _ in range(6))
-        for number in range(bench.rounds):
+        sink, published, confirmed = ([] for _ in range(3))
+        for _ in range(bench.rounds):
             published.append(rate(PIKA_MESSAGES, pika_publish, url, PIKA_MESSAGES, False))
             purge(url)
             confirmed.append(rate(PIKA_MESSAGES // 10, pika_publish, url, PIKA_MESSAGES // 10, True))
             purge(url)
             sink.append(rate(AMQP_MESSAGES, lambda: publish(rows, url=url)))
-            source.append(rate(AMQP_MESSAGES, drain_all, spark, url))
-            publish(rows, url=url)
-            stream.append(rate(AMQP_MESSAGES, stream_all, spark, url, bench.folder / f"stream-{number}"))
-            publish(rows.limit(PIKA_MESSAGES), url=url)
-            consumed.append(rate(PIKA_MESSAGES, pika_consume, url, PIKA_MESSAGES))
+            purge(url)
         for label, ours, theirs in (
             ("sink, confirmed / a pika loop, confirmed", sink, confirmed),
             ("sink, confirmed / a pika loop that asks for no confirms", sink, published),
-            ("source, drain / a pika loop that consumes and acks", source, consumed),
-            ("stream to Parquet / a pika loop that consumes and acks", stream, consumed),
         ):
             print(f"| {label} | {max(ours):,.0f}/s | {max(theirs):,.0f}/s | {max(ours) / max(theirs):.1f} |", flush=True)
 
@@ -285,17 +279,6 @@ def rate(count: int, action: Callable[..., object], *arguments: object) -> float
     started = time.perf_counter()
     action(*arguments)
     return count / (time.perf_counter() - started)
-
-
-def drain_all(spark: SparkSession, url: str) -> None:
-    rows = spark.read.format("amqp").options(url=url, queue="q", mode="drain").load()
-    rows.write.format("noop").mode("overwrite").save()
-
-
-def stream_all(spark: SparkSession, url: str, folder: Path) -> None:
-    rows = spark.readStream.format("amqp").options(url=url, queue="q").load()
-    writer = rows.writeStream.option("checkpointLocation", str(folder / "checkpoint")).trigger(availableNow=True)
-    writer.start(str(folder / "out"), format="parquet").awaitTermination()
 
 
 @contextmanager

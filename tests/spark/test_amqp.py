@@ -16,8 +16,7 @@ from pyspark.sql import functions as F
 from holtmq.config import Config
 from holtmq.errors import InvalidValueError
 from holtmq.server.run import running
-from holtmq.spark import publish
-from holtmq.spark.amqp.batch import QueueReader
+from holtmq.spark import drain, publish
 from tests.amqp_client import Amqp, Channel
 from tests.server.process import broker_process
 from tests.spark.conftest import LiveBroker, amqp_options, wait_until
@@ -70,7 +69,7 @@ def test_rows_that_were_read_are_published_unchanged(
     ]
     channel.nack(0, multiple=True)
     channel.settle()
-    write(read(spark, live, queue=queue, mode="drain"), live)
+    drain(spark, queue, lambda rows: write(rows, live), url=live.url)
     after = [(event.properties, event.body) for event in (channel.get(queue), channel.get(queue)) if event]
     assert sorted(after, key=str) == sorted([(before[0][0], b"\x00body"), ({"delivery_mode": 2}, b"")], key=str)
 
@@ -84,32 +83,16 @@ def test_browsing_leaves_the_messages_and_respects_the_limit(
     assert channel.count(queue) == 30
 
 
-def test_draining_reads_all_messages_in_parallel(spark: SparkSession, live: LiveBroker, channel: Channel, queue: str) -> None:
-    channel.put(queue, *(b"%d" % n for n in range(2000)))
-    rows = read(spark, live, queue=queue, mode="drain", partitions=3)
-    taken = rows.select("body", F.spark_partition_id().alias("task")).collect()
-    assert sorted(int(row["body"]) for row in taken) == list(range(2000))
-    assert {row["task"] for row in taken} == {0, 1, 2}
-    assert channel.count(queue) == 0
-    assert rows.count() == 0
-
-
-def test_draining_with_a_limit_leaves_the_rest(spark: SparkSession, live: LiveBroker, channel: Channel, queue: str) -> None:
-    channel.put(queue, *(b"%d" % n for n in range(100)))
-    assert read(spark, live, queue=queue, mode="drain", limit=60).count() == 60
-    assert channel.count(queue) == 40
-
-
-def test_a_task_that_is_interrupted_while_draining_requeues_its_messages(
-    live: LiveBroker, channel: Channel, queue: str
+def test_several_queues_are_browsed_up_to_the_limit(
+    spark: SparkSession, live: LiveBroker, channel: Channel, queue: str
 ) -> None:
-    channel.put(queue, *(b"%d" % n for n in range(12_000)))
-    reader = QueueReader(amqp_options(live, queue=queue, mode="drain", partitions=1))
-    (share,) = reader.partitions()
-    batches = reader.read(share)
-    assert next(batches).num_rows < 12_000
-    batches.close()  # type: ignore[attr-defined]
-    wait_until(lambda: channel.count(queue) == 12_000)
+    other = f"{queue}-other"
+    channel.declare(other, durable=True)
+    channel.put(queue, b"1", b"2")
+    channel.put(other, b"3", b"4")
+    rows = read(spark, live, queues=f"{queue},{other}", limit=3).collect()
+    assert sorted((row["source_queue"], bytes(row["body"])) for row in rows) == [(queue, b"1"), (queue, b"2"), (other, b"3")]
+    channel.delete(other)
 
 
 def test_large_and_empty_bodies(spark: SparkSession, live: LiveBroker, channel: Channel, queue: str) -> None:
@@ -124,8 +107,9 @@ def test_large_and_empty_bodies(spark: SparkSession, live: LiveBroker, channel: 
     ("options", "match"),
     [
         ({"queue": "nothing"}, "(?s)no queue 'nothing'"),
-        ({}, "option 'queue' is missing"),
-        ({"queue": "q", "mode": "steal"}, "option 'mode' must be one of browse, drain, got 'steal'"),
+        ({}, "expected one of the options queue"),
+        ({"queue": "q", "mode": "steal"}, "option 'mode' must be browse, got 'steal'"),
+        ({"queue": "q", "mode": "drain"}, r"mode=drain was removed.* use holtmq\.spark\.drain"),
         ({"queue": "q", "limit": "-1"}, "option 'limit' must be a whole number of at least 0, got '-1'"),
         ({"queue": "q", "lmit": "1"}, "unknown option 'lmit'"),
         ({"queue": "q", "url": "http://x"}, "expected a URI as in amqp://"),

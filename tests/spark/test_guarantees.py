@@ -25,6 +25,7 @@ from holtmq.spark import register, session
 url, ack, folder = sys.argv[1:]
 spark = session("local[2]", config={"spark.driver.memory": "1g"})
 register(spark)
+assert len(spark.read.format("amqp").options(url=url, queue="many").load().limit(1).collect()) == 1
 options = {"spool": folder + "/spool"} if ack == "spool" else {}
 rows = spark.readStream.format("amqp").options(url=url, queue="q", ack=ack, maxMessagesPerTrigger="250", **options).load()
 writer = rows.writeStream.format("parquet").option("checkpointLocation", folder + "/checkpoint").trigger(availableNow=True)
@@ -60,6 +61,7 @@ def run(code: str, *arguments: str) -> None:
     with application(code, *arguments) as process:
         _, errors = process.communicate(timeout=600)
         assert process.returncode == 0, errors
+        assert "Traceback" not in errors  # as from a worker whose rows `limit` does not need
 
 
 @pytest.fixture
@@ -71,6 +73,8 @@ def broker(tmp_path: Path) -> Iterator[BrokerProcess]:
             for number in range(MESSAGES):
                 channel.publish("", "q", b"%d" % number, delivery_mode=2, message_id=str(number))
             channel.settle()
+            channel.declare("many", durable=True)
+            channel.put("many", *[b"x" * 500] * 12_000)
         yield broker
 
 

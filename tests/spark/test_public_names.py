@@ -56,7 +56,7 @@ def test_every_public_name_is_found_and_documented() -> None:
 
 
 @pytest.mark.parametrize(
-    "name", ["archive", "compact", "compare", "publish", "register", "replay", "report", "route", "session"]
+    "name", ["archive", "compact", "compare", "drain", "publish", "register", "replay", "report", "route", "session"]
 )
 def test_functions_say_what_runs_on_the_driver(name: str) -> None:
     assert "driver" in getattr(holtmq.spark, name).__doc__

@@ -35,7 +35,7 @@ def test_streams_share_a_folder_and_remove_abandoned_spools(tmp_path: Path) -> N
     alive, dead = Spool.temporary(str(tmp_path)), Spool.temporary(str(tmp_path))
     for spool in (alive, dead):
         spool.acquire()
-        spool.write(ROWS, 1)
+        spool.write([ROWS], 1)
     dead.release()  # as if its process were killed
     third = Spool.temporary(str(tmp_path))
     third.acquire()
@@ -58,22 +58,39 @@ def test_abandoned_temporary_folders_are_removed(tmp_path: Path, monkeypatch: py
 
 def test_an_existing_segment_is_not_replaced(tmp_path: Path) -> None:
     spool = Spool(str(tmp_path))
-    spool.number(spool.write(ROWS, 1), 7)
-    other = spool.write(ROWS, 2)
+    spool.number({7: [spool.write([ROWS], 1)]})
+    other = spool.write([ROWS], 2)
     with pytest.raises(SpoolError, match="already has a segment 7"):
-        spool.number(other, 7)
+        spool.number({7: [other]})
     assert names(tmp_path) == ["fresh", "segment"]
 
 
 def test_after_a_crash_acknowledged_segments_are_recovered_and_others_deleted(tmp_path: Path) -> None:
     spool = Spool(str(tmp_path))
     for number in (1, 2, 3):
-        spool.number(spool.write(ROWS, number), number)
-    spool.write(ROWS, 4)
+        spool.number({number: [spool.write([ROWS], number)]})
+    spool.write([ROWS], 4)
     for _ in range(2):  # a second crash makes no difference
         spool.remove_fresh()
-        assert [rows for _, rows in spool.recover(last=1)] == [2, 2]
+        assert [piece.rows for piece in spool.recover(last=1)] == [2, 2]
         assert names(tmp_path) == ["segment", "taken", "taken"]
+
+
+def test_a_segment_is_read_in_the_order_of_its_pieces(tmp_path: Path) -> None:
+    spool = Spool(str(tmp_path))
+    pieces = [
+        spool.write([pa.RecordBatch.from_pydict({"n": [n]}), pa.RecordBatch.from_pydict({"n": [n + 1]})], n) for n in (1, 3)
+    ]
+    spool.number({5: pieces})
+    assert [row["n"] for batch in spool.read(spool.segments()[5]) for row in batch.to_pylist()] == [1, 2, 3, 4]
+
+
+def test_a_spool_of_an_earlier_version_is_read(tmp_path: Path) -> None:
+    spool = Spool(str(tmp_path))
+    for number, order in ((6, 1), (7, 2)):
+        Path(spool.write([ROWS], order)).rename(tmp_path / f"segment-{number:012}.arrow")
+    assert sum(batch.num_rows for batch in spool.read(spool.segments()[6])) == 2
+    assert [piece.rows for piece in spool.recover(last=6)] == [2]
 
 
 def test_executors_get_the_absolute_path(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

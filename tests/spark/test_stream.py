@@ -12,7 +12,11 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.streaming.datasource import ReadAllAvailable
 from pyspark.sql.streaming.query import StreamingQuery
 
-from holtmq.spark.amqp.receiver import Segment
+from holtmq.errors import InvalidValueError
+from holtmq.spark import stream_metrics
+from holtmq.spark.amqp.metrics import messages_read
+from holtmq.spark.amqp.segment import Piece
+from holtmq.spark.amqp.source import AmqpSource
 from holtmq.spark.amqp.stream import QueueStreamReader
 from tests.amqp_client import Amqp, Channel
 from tests.server.process import broker_process
@@ -47,9 +51,14 @@ def test_all_messages_are_read_once_and_acknowledged(
 ) -> None:
     put(channel, queue, range(3000))
     options = {"spool": tmp_path / "spool"} if ack == "spool" else {}
-    to_files(stream(spark, live, queue=queue, ack=ack, **options), tmp_path).awaitTermination()
+    query = to_files(stream(spark, live, queue=queue, ack=ack, **options), tmp_path)
+    query.awaitTermination()
     assert bodies(spark, tmp_path) == list(range(3000))
     wait_until(lambda: channel.count(queue) == 0)
+    metrics = stream_metrics(query)
+    assert metrics is not None
+    assert (metrics.lag, metrics.received, metrics.redelivered, metrics.oldest_age_ms) == (0, 3000, 0, None)
+    assert messages_read(query) == 3000
     assert not list((tmp_path / "spool").glob("*.arrow"))
 
 
@@ -220,23 +229,26 @@ def test_messages_of_a_lost_connection_are_not_read_twice(tmp_path: Path, ack: s
             put(channel, "q", range(100))
         live = LiveBroker("holtmq", broker.port)
         reader = QueueStreamReader(amqp_options(live, queue="q", ack=ack, spool=tmp_path / "spool"))
-        state = reader._state()
-        received: list[Segment] = []
-        add = state._add
+        intake = reader._running()
+        received: list[Piece] = []
+        add = intake.ledger.add
 
-        def note(segment: Segment) -> None:
-            received.append(segment)
-            add(segment)
+        def note(piece: Piece) -> None:
+            received.append(piece)
+            add(piece)
 
-        state._add = note  # type: ignore[method-assign]
+        intake.ledger.add = note  # type: ignore[method-assign]
         try:
-            state.start(0)
+            intake.start(0)
             for expected in (100, 200):  # the second time all of them come again
-                wait_until(lambda expected=expected: sum(segment.rows for segment in received) == expected)  # type: ignore[misc]
+                wait_until(lambda expected=expected: sum(piece.rows for piece in received) == expected)  # type: ignore[misc]
                 if expected == 100:
                     broker.kill()
                     broker.start()
-            assert sum(segment.rows for segment in state.take(None)) == 100
+            intake.plan(0, None)
+            assert intake.ledger.taken == 100
+            metrics = intake.metrics(0)
+            assert (metrics.lag, metrics.received, metrics.redelivered) == (100, 200, 100)
         finally:
             reader.stop()
 
@@ -244,17 +256,53 @@ def test_messages_of_a_lost_connection_are_not_read_twice(tmp_path: Path, ack: s
 @pytest.mark.parametrize(
     ("options", "match"),
     [
-        ({"queue": "nothing"}, "no queue 'nothing'"),
         ({"queue": "q", "ack": "never"}, "option 'ack' must be one of commit, spool, got 'never'"),
         ({"queue": "q", "ack": "spool"}, "ack=spool requires the option 'spool'"),
         ({"queue": "q", "prefetch": "0"}, "option 'prefetch' must be a whole number from 1 to 65535, got '0'"),
+        ({"queue": "q", "prefech": "1"}, "unknown option 'prefech'"),
+        ({}, r"expected one of the options queue .*, queues .* and queuePattern .*, got none"),
+        ({"queue": "q", "queues": "a,b"}, "got queue and queues"),
+        ({"queues": "a,,b"}, "option 'queues' must be different names separated by commas, got 'a,,b'"),
+        ({"queuePattern": "("}, r"option 'queuePattern' must be a regular expression such as 'orders-\.\*', got '\('"),
+        ({"queue": "q", "managementUrl": "http://x"}, "option 'managementUrl' is only used with queuePattern"),
+        ({"queue": "q", "mode": "drain"}, r"mode=drain was removed.* use holtmq\.spark\.drain"),
     ],
 )
-def test_an_error_names_the_wrong_option(
-    spark: SparkSession, live: LiveBroker, tmp_path: Path, options: dict[str, Any], match: str
+def test_a_wrong_option_is_refused_before_anything_runs(options: dict[str, str], match: str) -> None:
+    source = AmqpSource({"url": "amqp://127.0.0.1:1", **options})
+    with pytest.raises(InvalidValueError, match=match):
+        source.schema()
+
+
+def test_load_refuses_wrong_options_and_start_those_of_a_batch(spark: SparkSession, tmp_path: Path) -> None:
+    nowhere = LiveBroker("none", 1)
+    with pytest.raises(PySparkException, match="unknown option 'prefech'"):
+        stream(spark, nowhere, queue="q", prefech=1)
+    with pytest.raises(PySparkException, match="unknown option 'limit': expected one of ack, ") as seen:
+        to_files(stream(spark, nowhere, queue="q", limit=1), tmp_path).awaitTermination()
+    assert "UnboundLocalError" not in str(seen.value)
+
+
+def test_a_missing_queue_ends_the_stream(spark: SparkSession, live: LiveBroker, tmp_path: Path) -> None:
+    with pytest.raises(StreamingQueryException, match="no queue 'nothing'"):
+        to_files(stream(spark, live, queue="nothing"), tmp_path).awaitTermination()
+
+
+def test_several_queues_are_one_stream(
+    spark: SparkSession, live: LiveBroker, channel: Channel, queue: str, tmp_path: Path
 ) -> None:
-    with pytest.raises(PySparkException, match=match):
-        to_files(stream(spark, live, **options), tmp_path).awaitTermination()
+    other = f"{queue}-other"
+    channel.declare(other, durable=True)
+    put(channel, queue, range(100))
+    put(channel, other, range(100, 150))
+    to_files(stream(spark, live, queues=f"{queue}, {other}"), tmp_path).awaitTermination()
+    rows = spark.read.parquet(str(tmp_path / "out")).select("source_queue", "body").collect()
+    assert sorted((row["source_queue"], int(bytes(row["body"]))) for row in rows) == [
+        *((queue, number) for number in range(100)),
+        *((other, number) for number in range(100, 150)),
+    ]
+    wait_until(lambda: channel.count(queue) + channel.count(other) == 0)
+    channel.delete(other)
 
 
 def test_a_stream_is_published(spark: SparkSession, live: LiveBroker, channel: Channel, queue: str, tmp_path: Path) -> None:

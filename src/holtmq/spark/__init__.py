@@ -10,12 +10,14 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from holtmq.spark.amqp.metrics import StreamMetrics, stream_metrics
     from holtmq.spark.archive_formats import read_archive
     from holtmq.spark.archives import archive
     from holtmq.spark.changing_topology import route_batches
     from holtmq.spark.compaction import compact
     from holtmq.spark.comparison import Comparison, compare
     from holtmq.spark.deliveries import route
+    from holtmq.spark.draining import drain
     from holtmq.spark.publishing import publish
     from holtmq.spark.registration import register
     from holtmq.spark.replays import MessageFilter, replay
@@ -25,17 +27,19 @@ if TYPE_CHECKING:
     from holtmq.spark.sessions import session
 
 __all__ = [
-    "Columns", "Comparison", "MessageFilter", "Report", "archive", "compact", "compare", "publish", "read_archive",
-    "register", "replay", "report", "route", "route_batches", "route_job", "session",
+    "Columns", "Comparison", "MessageFilter", "Report", "StreamMetrics", "archive", "compact", "compare", "drain", "publish",
+    "read_archive", "register", "replay", "report", "route", "route_batches", "route_job", "session", "stream_metrics",
 ]  # fmt: skip
 _MODULES = {
     "Columns": "routing_request",
     "Comparison": "comparison",
     "MessageFilter": "replays",
     "Report": "reports",
+    "StreamMetrics": "amqp.metrics",
     "archive": "archives",
     "compact": "compaction",
     "compare": "comparison",
+    "drain": "draining",
     "publish": "publishing",
     "read_archive": "archive_formats",
     "register": "registration",
@@ -45,6 +49,7 @@ _MODULES = {
     "route_batches": "changing_topology",
     "route_job": "routing_job",
     "session": "sessions",
+    "stream_metrics": "amqp.metrics",
 }
 _NEEDS_AMQP = {"archive"}
 """Names that need a newer Spark than the others."""

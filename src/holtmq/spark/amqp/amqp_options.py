@@ -21,14 +21,13 @@ from holtmq.client.blocking_connection import BlockingConnection
 from holtmq.client.publisher import RETRIES, WINDOW
 from holtmq.errors import InvalidValueError
 
-ReadMode: TypeAlias = Literal["browse", "drain"]
 AckMode: TypeAlias = Literal["commit", "spool"]
 OnReturn: TypeAlias = Literal["fail", "count"]
 MAX_PREFETCH = 65_535
 """The largest prefetch count that AMQP can represent."""
-PREFETCH = 50_000
+PREFETCH = MAX_PREFETCH
 RECEIVERS = 2
-SEGMENT_ROWS = 10_000
+SEGMENT_ROWS = 32_768
 SPARKS_OWN = frozenset({"path", "checkpointlocation", "paths"})
 """Options that Spark itself passes to a data source."""
 
@@ -83,7 +82,7 @@ class Options:
         return {name: str(value) for name, value in values.items() if value is not None}
 
 
-EXAMPLES = {"url": "amqp://127.0.0.1:5672/%2F", "queue": "orders"}
+EXAMPLES = {"url": "amqp://127.0.0.1:5672/%2F"}
 
 
 def _spark_name(name: str) -> str:
@@ -144,11 +143,19 @@ class BrokerOptions(Options):
 
     def connect(self, name: str) -> BlockingConnection:
         """Open a connection. Runs on the driver for a stream, on the executors for batch reads and for writes."""
+        return BlockingConnection(self.address(), name=name)
+
+    def address(self) -> Address:
+        """Return the address with the user, the password and the certificates to use."""
         address = Address.parse(self.url)
         if address.tls is not None:
-            address = replace(address, tls=Tls(self.ca_file, self.cert_file, self.key_file, verify=self.verify))
+            address = replace(address, tls=self.tls())
         user = address.user if self.user is None else self.user
-        return BlockingConnection(replace(address, user=user, password=self._password(address.password)), name=name)
+        return replace(address, user=user, password=self._password(address.password))
+
+    def tls(self) -> Tls:
+        """Return the certificates to use."""
+        return Tls(self.ca_file, self.cert_file, self.key_file, verify=self.verify)
 
     def _password(self, default: str) -> str:
         if self.password_file is not None:
@@ -170,20 +177,70 @@ class BrokerOptions(Options):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class ReadOptions(Options):
-    """How a batch job reads a queue."""
+class QueueOptions(Options):
+    """Which queues to read: one by its name, several by their names, or all whose names match a regular expression."""
 
-    queue: str = _required_text()
-    mode: ReadMode = field(default="browse", metadata=_choices("browse", "drain"))
-    limit: int = _number(0)
-    partitions: int = _number(2, least=1)
+    queue: str | None = _text()
+    queues: str | None = _text()
+    """Names, separated by commas."""
+    queue_pattern: str | None = _text()
+    management_url: str | None = _text()
+    """The HTTP API that lists the queues of a pattern (default: port 15672 of the broker)."""
+
+    def __post_init__(self) -> None:
+        Options.__post_init__(self)
+        given = [name for name in ("queue", "queues", "queue_pattern") if getattr(self, name) is not None]
+        if len(given) != 1:
+            found = " and ".join(_spark_name(name) for name in given) or "none"
+            raise InvalidValueError(
+                f"expected one of the options queue (such as 'orders'), queues ('orders,returns') and queuePattern "
+                f"('orders-.*'), got {found}"
+            )
+        if self.management_url is not None and self.queue_pattern is None:
+            raise InvalidValueError("option 'managementUrl' is only used with queuePattern: remove it")
+        if self.queue_pattern is not None:
+            _require_pattern(self.queue_pattern)
+        if not all(self.named()) or len({*self.named()}) < len(self.named()):
+            raise InvalidValueError(f"option 'queues' must be different names separated by commas, got {self.queues!r}")
+
+    def named(self) -> tuple[str, ...]:
+        """Return the names that were given. None were if a pattern was."""
+        if self.queue is not None:
+            return (self.queue,)
+        return () if self.queues is None else tuple(name.strip() for name in self.queues.split(","))
+
+
+def _require_pattern(pattern: str) -> None:
+    try:
+        re.compile(pattern)
+    except re.error as error:
+        raise InvalidValueError(
+            f"option 'queuePattern' must be a regular expression such as 'orders-.*', got {pattern!r}: {error}"
+        ) from error
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class StreamOptions(Options):
-    """How a stream reads a queue."""
+class ReadOptions(QueueOptions):
+    """How a batch job reads queues."""
 
-    queue: str = _required_text()
+    mode: str = field(default="browse", metadata={"kind": str})
+    limit: int = _number(0)
+
+    def __post_init__(self) -> None:
+        QueueOptions.__post_init__(self)
+        if self.mode == "drain":
+            raise InvalidValueError(
+                "mode=drain was removed, because a batch that is read twice or not to its end would lose messages: use "
+                "holtmq.spark.drain(spark, queue, write, url=…), which acknowledges messages after they are written, or archive"
+            )
+        if self.mode != "browse":
+            raise InvalidValueError(f"option 'mode' must be browse, got {self.mode!r}")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StreamOptions(QueueOptions):
+    """How a stream reads queues."""
+
     receivers: int = _number(RECEIVERS, least=1)
     prefetch: int = _number(PREFETCH, least=1, most=MAX_PREFETCH)
     max_messages_per_trigger: int | None = _number(None, least=1)
@@ -192,9 +249,19 @@ class StreamOptions(Options):
     spool: str | None = _text()
 
     def __post_init__(self) -> None:
-        Options.__post_init__(self)
+        QueueOptions.__post_init__(self)
         if self.ack == "spool" and self.spool is None:
             raise InvalidValueError("ack=spool requires the option 'spool': expected a folder that survives the application")
+
+    @property
+    def batch_rows(self) -> int:
+        """The maximum size of a micro-batch: as given, or half of what the receivers prefetch."""
+        return self.max_messages_per_trigger or max(1, self.prefetch * self.receivers // 2)
+
+    @property
+    def keeps_spool(self) -> bool:
+        """Whether the spool survives the stream."""
+        return self.ack == "spool"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -210,6 +277,14 @@ class PublishOptions(Options):
     rate: int = _number(0)
     mark: str | None = _text()
     """Value of the header `x-holtmq-replay` of each message."""
+
+
+def require_readable(given: Mapping[str, str]) -> None:
+    """Raise InvalidValueError if neither a batch nor a stream can have these options. `load()` does not know which it is."""
+    require_known(given, BrokerOptions, ReadOptions, StreamOptions)
+    BrokerOptions.parse(given)
+    ReadOptions.parse(given)
+    StreamOptions.parse(given)
 
 
 def require_known(given: Mapping[str, str], *groups: type[Options]) -> None:

@@ -9,6 +9,7 @@ from pyspark.sql.datasource import DataSource
 from pyspark.sql.types import StructType
 
 from holtmq.errors import InvalidValueError
+from holtmq.spark.amqp.amqp_options import require_readable
 from holtmq.spark.amqp.batch import QueueReader
 from holtmq.spark.amqp.columns import SCHEMA
 from holtmq.spark.amqp.stream import QueueStreamReader
@@ -24,6 +25,8 @@ class AmqpSource(DataSource):
         return "amqp"
 
     def schema(self) -> StructType:
+        """Return the columns. Spark asks for them in `load()`, where wrong options are therefore refused."""
+        require_readable(self.options)
         return SCHEMA
 
     def reader(self, schema: StructType) -> QueueReader:

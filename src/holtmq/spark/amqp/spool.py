@@ -1,9 +1,12 @@
-"""The spool: received messages that are not committed yet, as numbered Arrow files.
+"""The spool: received messages that are not committed yet, as Arrow files.
 
-A queue cannot be read again from an offset, but a file can. The driver writes a segment under a temporary name. The segment
-gets its number when a micro-batch includes it, the executors read it, and it is deleted when that batch is committed. On the
-local disk a lock ensures that a spool has one user at a time; the lock is released when its process is killed. On other file
-systems each stream must have a spool of its own.
+A queue cannot be read again from an offset, but a file can. The driver writes pieces as `fresh-…`. When a micro-batch includes
+them, they are renamed to `segment-NUMBER-…`, the executors read them, and they are deleted when that batch is committed. On
+the local disk a lock ensures that a spool has one user at a time; the lock is released when its process is killed. On other
+file systems each stream must have a spool of its own.
+
+The spool of a stream with `ack=spool` is durable: its files are synced to disk before their messages are acknowledged. That of
+a stream with `ack=commit` is temporary. It is not synced, because a crash makes the broker redeliver all of its messages.
 """
 
 from __future__ import annotations
@@ -13,17 +16,20 @@ import os
 import re
 import tempfile
 import uuid
-from collections.abc import Iterator
+from collections import defaultdict
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from datetime import UTC, datetime
 
 import pyarrow as pa
 import pyarrow.fs as fs
 
 from holtmq.errors import HoltmqError
-from holtmq.spark.amqp.columns import with_all_columns
-from holtmq.spark.filesystems import exists, filesystem_of
+from holtmq.spark.amqp.segment import Piece
+from holtmq.spark.filesystems import filesystem_of
 from holtmq.spark.locks import FolderLock
 
-NUMBERED = re.compile(r"segment-(\d{12})\.arrow$")
+NUMBERED = re.compile(r"segment-(\d{12})(?:-\d+)?\.arrow$")
+"""The file of a segment. In old spools it has no second number, because a segment was one file."""
 FRESH = re.compile(r"fresh-[^/]*\.arrow(\.part)?$")
 TAKEN = re.compile(r"taken-[^/]*\.arrow$")
 TEMPORARY = "holtmq-spool-"
@@ -39,7 +45,8 @@ class SpoolError(HoltmqError):
 class Spool:
     """The spool in one folder. The driver writes it, the executors read it."""
 
-    def __init__(self, uri: str) -> None:
+    def __init__(self, uri: str, *, is_durable: bool = True) -> None:
+        self._is_durable = is_durable
         self._filesystem, self._path = filesystem_of(uri)
         self.uri = uri if "://" in uri else self._path  # executors may have another working directory
         self._lock = FolderLock(self._filesystem, self._path)
@@ -64,7 +71,8 @@ class Spool:
         with contextlib.suppress(OSError):  # another process is removing it, or it belongs to another user
             for abandoned in cls._abandoned(parent):
                 abandoned.remove()
-        return cls(f"{folder.rstrip('/')}/{TEMPORARY}{uuid.uuid4()}" if folder else tempfile.mkdtemp(prefix=TEMPORARY))
+        uri = f"{folder.rstrip('/')}/{TEMPORARY}{uuid.uuid4()}" if folder else tempfile.mkdtemp(prefix=TEMPORARY)
+        return cls(uri, is_durable=False)
 
     @classmethod
     def _abandoned(cls, folder: str) -> Iterator[Spool]:
@@ -81,67 +89,74 @@ class Spool:
         self._filesystem.delete_dir(self._path)
         self.release()
 
-    def write(self, batch: pa.RecordBatch, order: int) -> str:
-        """Write a new segment and sync it to disk. Return its name. Names sort by `order`, oldest first."""
+    def write(self, batches: Sequence[pa.RecordBatch], order: int) -> str:
+        """Write a piece. Return its name. Names sort by `order`, oldest first."""
         name = f"{self._path}/fresh-{order:012}-{uuid.uuid4()}.arrow"
         partial = name + ".part"
-        with self._filesystem.open_output_stream(partial) as stream, pa.ipc.new_file(stream, batch.schema) as writer:
-            writer.write_batch(batch)
+        with self._filesystem.open_output_stream(partial) as stream, pa.ipc.new_file(stream, batches[0].schema) as writer:
+            for batch in batches:
+                writer.write_batch(batch)
         self._sync(partial)
         self._filesystem.move(partial, name)
-        self._sync(self._path)
         return name
 
     def _sync(self, path: str) -> None:
         """Sync to the local disk. Other file systems guarantee durability when a file is closed."""
-        if isinstance(self._filesystem, fs.LocalFileSystem):
+        if self._is_durable and isinstance(self._filesystem, fs.LocalFileSystem):
             descriptor = os.open(path, os.O_RDONLY)
             try:
                 os.fsync(descriptor)
             finally:
                 os.close(descriptor)
 
-    def number(self, name: str, number: int) -> None:
-        """Give a segment its number."""
-        if self.has(number):
-            raise SpoolError(f"the spool {self.uri} already has a segment {number}: each stream needs a spool of its own")
-        self._filesystem.move(name, self._place(number))
-        self._sync(self._path)  # segments without a number are deleted after a crash; this one may be acknowledged already
+    def number(self, segments: Mapping[int, Iterable[str]]) -> None:
+        """Make pieces, by their names, the segments with these numbers."""
+        if taken := segments.keys() & self.segments().keys():
+            raise SpoolError(f"the spool {self.uri} already has a segment {min(taken)}: each stream needs a spool of its own")
+        for number, names in segments.items():
+            for part, name in enumerate(names):
+                self._filesystem.move(name, f"{self._path}/segment-{number:012}-{part:04}.arrow")
+        self._sync(self._path)  # pieces without a number are deleted after a crash; these may be acknowledged already
 
-    def has(self, number: int) -> bool:
-        """Return whether there is a segment with this number."""
-        return exists(self._filesystem, self._place(number))
+    def segments(self) -> dict[int, list[str]]:
+        """Return the numbers of all segments, and their files in order."""
+        found: dict[int, list[str]] = defaultdict(list)
+        for name in sorted(self._names()):
+            if numbered := NUMBERED.search(name):
+                found[int(numbered[1])].append(name)
+        return found
 
-    def read(self, number: int) -> Iterator[pa.RecordBatch]:
-        """Yield the rows of a segment. Runs on the executors."""
-        try:
-            stream = self._filesystem.open_input_file(self._place(number))
-        except FileNotFoundError as error:
-            raise SpoolError(
-                f"segment {number} was not found in the spool {self.uri}: the spool must be a folder that the driver "
-                "and all executors share"
-            ) from error
-        with stream, pa.ipc.open_file(stream) as reader:
-            for index in range(reader.num_record_batches):
-                yield with_all_columns(reader.get_batch(index))
+    def read(self, names: Iterable[str]) -> Iterator[pa.RecordBatch]:
+        """Yield the rows of files. Runs on the executors."""
+        for name in names:
+            try:
+                stream = self._filesystem.open_input_file(name)
+            except FileNotFoundError as error:
+                raise SpoolError(
+                    f"{name.rpartition('/')[2]} was not found in the spool {self.uri}: the spool must be a folder that the "
+                    "driver and all executors share"
+                ) from error
+            with stream, pa.ipc.open_file(stream) as reader:
+                for index in range(reader.num_record_batches):
+                    yield reader.get_batch(index)
 
     def remove_up_to(self, number: int) -> None:
         """Delete the segments up to this number, which are committed."""
-        for name in self._names():
-            found = NUMBERED.search(name)
-            if found and int(found.group(1)) <= number:
-                self._filesystem.delete_file(name)
+        for each, names in self.segments().items():
+            if each <= number:
+                for name in names:
+                    self._filesystem.delete_file(name)
 
-    def recover(self, last: int) -> list[tuple[str, int]]:
-        """Remove the numbers of segments after `last`. Return their names and row counts, oldest first.
+    def recover(self, last: int) -> list[Piece]:
+        """Remove the numbers of segments after `last`. Return their pieces, oldest first.
 
         After a crash, these segments are acknowledged, but Spark has not recorded a batch that includes them.
         """
-        for name in self._names():
-            found = NUMBERED.search(name)
-            if found and int(found.group(1)) > last:
-                self._filesystem.move(name, f"{self._path}/taken-{found.group(1)}.arrow")
-        return [(name, self._rows(name)) for name in sorted(self._names()) if TAKEN.search(name)]
+        for number, names in self.segments().items():
+            if number > last:
+                for name in names:
+                    self._filesystem.move(name, name.replace("/segment-", "/taken-"))
+        return [Piece(name, self._rows(name), datetime.now(UTC)) for name in sorted(self._names()) if TAKEN.search(name)]
 
     def discard(self, name: str) -> None:
         """Delete a segment that has no number."""
@@ -160,6 +175,3 @@ class Spool:
     def _names(self) -> list[str]:
         found = self._filesystem.get_file_info(fs.FileSelector(self._path, allow_not_found=True))
         return [info.path for info in found if info.type == fs.FileType.File]
-
-    def _place(self, number: int) -> str:
-        return f"{self._path}/segment-{number:012}.arrow"

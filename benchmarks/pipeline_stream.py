@@ -1,0 +1,181 @@
+"""Streams of messages into files, compared with a pika loop: python -m benchmarks.pipeline_stream
+
+A broker, and either pika or Spark with its receivers and tasks, share this machine. Messages have bodies of 200 bytes and an
+id. Each round runs everything once, one after the other; the fastest round counts. The second table says where the time goes:
+the processor time of each process, per message, in the last round.
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import tempfile
+import threading
+import time
+from collections import Counter
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+from pyspark.sql import DataFrame, SparkSession
+
+from benchmarks.pipeline import pika_channel, pika_consume
+from holtmq.spark import archive, drain, publish, register, session
+from tests.server.process import broker_process
+
+MESSAGES = 1_000_000
+PIKA_MESSAGES = 20_000
+ROUNDS = 3
+SAMPLE_S = 0.2
+TICKS_PER_S = os.sysconf("SC_CLK_TCK")
+PROCESSES = {
+    "python_streaming_source_runner": "receivers",
+    "pyspark.daemon": "Python workers",
+    "holtmq serve": "broker",
+    "java": "Java",
+}
+"""What a command line contains, and what the process does. The rest is the driver's Python, or pika."""
+
+
+class ProcessorTime:
+    """Samples the processor time of all processes below this one, of which some end before the measurement does."""
+
+    def __init__(self) -> None:
+        self._seconds: dict[tuple[str, str], float] = {}
+        self._before: dict[tuple[str, str], float] = {}
+
+    @contextmanager
+    def sampled(self) -> Iterator[None]:
+        self._sample()
+        self._before = dict(self._seconds)
+        ended = threading.Event()
+        sampler = threading.Thread(target=self._sample_until, args=(ended,))
+        sampler.start()
+        try:
+            yield
+        finally:
+            ended.set()
+            sampler.join()
+
+    def by_kind(self) -> Counter[str]:
+        """Return the seconds that each kind of process has used."""
+        used: Counter[str] = Counter()
+        for (kind, process), seconds in self._seconds.items():
+            used[kind] += seconds - self._before.get((kind, process), 0.0)  # type: ignore[assignment]
+        return used
+
+    def _sample_until(self, ended: threading.Event) -> None:
+        while not ended.wait(SAMPLE_S):
+            self._sample()
+        self._sample()
+
+    def _sample(self) -> None:
+        for process in [str(os.getpid()), *_descendants(str(os.getpid()))]:
+            try:
+                command = Path(f"/proc/{process}/cmdline").read_text().replace("\0", " ")
+                values = Path(f"/proc/{process}/stat").read_text().rpartition(")")[2].split()
+            except (FileNotFoundError, ProcessLookupError):
+                continue
+            kind = next((kind for part, kind in PROCESSES.items() if part in command), "driver or pika")
+            self._seconds[kind, process] = (int(values[11]) + int(values[12])) / TICKS_PER_S
+
+
+def _descendants(process: str) -> Iterator[str]:
+    try:
+        threads = list(Path(f"/proc/{process}/task").iterdir())
+        children = [child for thread in threads for child in (thread / "children").read_text().split()]
+    except (FileNotFoundError, ProcessLookupError):
+        return
+    for child in children:
+        yield child
+        yield from _descendants(child)
+
+
+class Stage:
+    """A broker with a queue, a session, and a folder to write to."""
+
+    def __init__(self, spark: SparkSession, url: str, folder: Path) -> None:
+        self.spark = spark
+        self.url = url
+        self.folder = folder
+
+    def fill(self, count: int) -> None:
+        columns = ("'' as exchange", "'q' as routing_key", "repeat('x', 200) as body", "uuid() as message_id")
+        publish(self.spark.range(0, count, 1, 2).selectExpr(*columns), url=self.url)
+
+    def stream(self, target: Path, **options: str) -> None:
+        rows = self.spark.readStream.format("amqp").options(url=self.url, queue="q", **options).load()
+        writer = rows.writeStream.option("checkpointLocation", str(target / "checkpoint")).trigger(availableNow=True)
+        writer.start(str(target / "out"), format="parquet").awaitTermination()
+
+    def spooled(self, target: Path) -> None:
+        self.stream(target, ack="spool", spool=str(target / "spool"))
+
+    def drain(self, target: Path) -> None:
+        def write(rows: DataFrame) -> None:
+            rows.write.mode("append").parquet(str(target))
+
+        drain(self.spark, "q", write, url=self.url)
+
+    def archive(self, target: Path) -> None:
+        archive(self.spark, "q", str(target), url=self.url, compact=False)
+
+    def pika(self, _: Path) -> None:
+        pika_consume(self.url, PIKA_MESSAGES)
+
+
+def measure(stage: Stage, messages: int, rounds: int) -> None:
+    jobs: dict[str, tuple[int, Callable[[Path], None]]] = {
+        "a pika loop that consumes and acks": (PIKA_MESSAGES, stage.pika),
+        "stream to Parquet, ack=commit": (messages, stage.stream),
+        "stream to Parquet, ack=spool": (messages, stage.spooled),
+        "drain() to Parquet": (messages, stage.drain),
+        "archive()": (messages, stage.archive),
+    }
+    rates: dict[str, float] = {}
+    costs: dict[str, dict[str, float]] = {}
+    for number in range(rounds):
+        for name, (count, job) in jobs.items():
+            stage.fill(count)
+            os.sync()  # so that no job waits for the writes of the previous one
+            used = ProcessorTime()
+            with used.sampled():
+                started = time.perf_counter()
+                job(stage.folder / f"{name[:12]}-{number}".replace(" ", "-"))
+                seconds = time.perf_counter() - started
+            rates[name] = max(rates.get(name, 0.0), count / seconds)
+            costs[name] = {kind: 1e6 * used / count for kind, used in used.by_kind().items()}
+    print_tables(rates, costs)
+
+
+def print_tables(rates: dict[str, float], costs: dict[str, dict[str, float]]) -> None:
+    loop = next(iter(rates.values()))
+    print("| what | messages/s | beside pika |\n|---|---|---|")
+    for name, rate in rates.items():
+        print(f"| {name} | {rate:,.0f} | {rate / loop:.1f} |")
+    kinds = [*dict.fromkeys(PROCESSES.values()), "driver or pika"]
+    print(f"\n| processor time per message, µs | {' | '.join(kinds)} | total |\n|---|{'---|' * (len(kinds) + 1)}")
+    for name, cost in costs.items():
+        values = " | ".join(f"{cost.get(kind, 0.0):.1f}" for kind in kinds)
+        print(f"| {name} | {values} | {sum(cost.values()):.1f} |")
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser()
+    parser.add_argument("--messages", type=int, default=MESSAGES)
+    parser.add_argument("--rounds", type=int, default=ROUNDS)
+    chosen = parser.parse_args()
+    with tempfile.TemporaryDirectory(prefix="holtmq-bench-") as name:
+        folder = Path(name)
+        spark = session("local[2]")
+        register(spark)
+        with broker_process(folder / "broker.db") as broker:
+            url = f"amqp://guest:guest@127.0.0.1:{broker.port}/%2F"
+            with pika_channel(url) as channel:
+                channel.queue_declare("q", durable=True)
+            measure(Stage(spark, url, folder), chosen.messages, chosen.rounds)
+        spark.stop()
+
+
+if __name__ == "__main__":
+    main()
