@@ -86,14 +86,24 @@ def _kind(process: str) -> str:
 
 
 def _descendants(process: str) -> Iterator[str]:
+    for thread in _listed(Path(f"/proc/{process}/task")):
+        for child in _children(thread):
+            yield child
+            yield from _descendants(child)
+
+
+def _listed(folder: Path) -> list[Path]:
     try:
-        threads = list(Path(f"/proc/{process}/task").iterdir())
-        children = [child for thread in threads for child in (thread / "children").read_text().split()]
+        return list(folder.iterdir())
     except (FileNotFoundError, ProcessLookupError):
-        return
-    for child in children:
-        yield child
-        yield from _descendants(child)
+        return []
+
+
+def _children(thread: Path) -> list[str]:
+    try:
+        return (thread / "children").read_text().split()
+    except (FileNotFoundError, ProcessLookupError):  # it has ended
+        return []
 
 
 class Stage:

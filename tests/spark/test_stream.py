@@ -13,11 +13,14 @@ from pyspark.sql.streaming.datasource import ReadAllAvailable
 from pyspark.sql.streaming.query import StreamingQuery
 
 from holtmq.errors import InvalidValueError
+from holtmq.protocol.client_connection import Delivery
 from holtmq.spark import stream_metrics
+from holtmq.spark.amqp.columns import ARROW_SCHEMA, RowEncoder
 from holtmq.spark.amqp.metrics import messages_read
 from holtmq.spark.amqp.segment import Piece
 from holtmq.spark.amqp.source import AmqpSource
-from holtmq.spark.amqp.stream import QueueStreamReader
+from holtmq.spark.amqp.spool import Spool
+from holtmq.spark.amqp.stream import QueueStreamReader, SegmentPartition
 from tests.amqp_client import Amqp, Channel
 from tests.server.process import broker_process
 from tests.spark.conftest import LiveBroker, amqp_options, wait_until
@@ -199,6 +202,15 @@ def test_segments_that_were_numbered_but_not_planned_are_not_lost(
     finally:
         fresh.stop()
     assert sorted(int(row["body"]) for row in rows) == list(range(100))
+
+
+def test_a_spool_of_a_version_with_fewer_columns_is_read(tmp_path: Path) -> None:
+    spool = Spool(str(tmp_path))
+    rows = RowEncoder("q").encode([Delivery(1, False, "", "q", b"\0\0", b"m")])
+    name = spool.write([rows.drop_columns(["app_id"])], 1)
+    (batch,) = QueueStreamReader({}).read(SegmentPartition(str(tmp_path), 1, [name]))
+    assert batch.schema == ARROW_SCHEMA
+    assert [(row["app_id"], row["body"]) for row in batch.to_pylist()] == [(None, b"m")]
 
 
 def test_a_stream_continues_after_the_broker_is_killed_and_restarted(spark: SparkSession, tmp_path: Path) -> None:
