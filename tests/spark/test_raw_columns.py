@@ -21,7 +21,6 @@ from holtmq.client.publisher import Outgoing
 from holtmq.protocol.client_connection import Delivery
 from holtmq.spark import archive, replay
 from holtmq.spark.amqp.amqp_options import BrokerOptions
-from holtmq.spark.amqp.batch import ready_messages
 from holtmq.spark.amqp.columns import (
     ARROW_SCHEMA,
     PROPERTIES_RAW,
@@ -33,6 +32,7 @@ from holtmq.spark.amqp.columns import (
 )
 from holtmq.spark.amqp.encoded_properties import REPLAY_HEADER, join_properties, split_properties
 from holtmq.spark.amqp.message_encoder import MessageEncoder
+from holtmq.spark.amqp.subscription import ready_messages
 from holtmq.wire import methods as wire
 from holtmq.wire.content import NAMES, encode_properties
 from holtmq.wire.tables import encode_value, long_string, short_string

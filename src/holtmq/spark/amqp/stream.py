@@ -15,6 +15,7 @@ one long-lived process.
 
 from __future__ import annotations
 
+import time
 from collections.abc import Iterator
 from functools import cached_property
 from typing import Any
@@ -25,7 +26,7 @@ from pyspark.sql.streaming.datasource import ReadLimit, ReadMaxRows, SupportsTri
 
 from holtmq.spark.amqp.amqp_options import BrokerOptions, StreamOptions, require_known
 from holtmq.spark.amqp.columns import with_all_columns
-from holtmq.spark.amqp.intake import Intake
+from holtmq.spark.amqp.intake import PAUSE_S, Intake
 from holtmq.spark.amqp.spool import Spool, SpoolError
 from holtmq.spark.amqp.subscription import Subscription
 from holtmq.spark.amqp.task_output import without_traceback
@@ -90,6 +91,7 @@ class QueueStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
                 return {**start, "tick": start["tick"] + 1}
             if not intake.expects_more():
                 return start
+            time.sleep(PAUSE_S)
 
     def reportLatestOffset(self) -> dict[str, Any] | None:  # noqa: N802
         """Return the last offset with the metrics of the stream, for the progress of the query."""
