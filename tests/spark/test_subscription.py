@@ -14,7 +14,6 @@ from holtmq.spark.amqp.segment import Piece
 from holtmq.spark.amqp.spool import Spool
 from holtmq.spark.amqp.subscription import QueueListError, Subscription
 from tests.amqp_client import Amqp
-from tests.peers.rabbitmq import RabbitMQ
 from tests.server.process import broker_process
 from tests.spark.conftest import wait_until
 
@@ -24,29 +23,16 @@ def subscription(port: int, http_port: int, pattern: str, password: str = "guest
     return Subscription(broker, QueueOptions(queue_pattern=pattern, management_url=f"http://127.0.0.1:{http_port}"))
 
 
-def test_a_pattern_is_resolved_by_the_broker(tmp_path: Path) -> None:
-    with broker_process(tmp_path / "broker.db", "--http-port", "0") as broker:
-        require_pattern_works(broker.port, broker.http_port)
-
-
-@pytest.mark.rabbitmq
-def test_a_pattern_is_resolved_by_rabbitmq(rabbitmq: RabbitMQ) -> None:
-    require_pattern_works(rabbitmq.amqp_port, rabbitmq.http_port)
-
-
-def require_pattern_works(port: int, http_port: int) -> None:
-    names = ("pattern-a", "pattern-b", "pattern", "not-pattern-a")
-    with Amqp(port) as amqp:
+def test_a_pattern_is_resolved_by_the_management_api(tmp_path: Path) -> None:
+    with broker_process(tmp_path / "broker.db", "--http-port", "0") as broker, Amqp(broker.port) as amqp:
         channel = amqp.channel()
-        for name in names:
+        for name in ("pattern-a", "pattern-b", "pattern", "not-pattern-a"):
             channel.declare(name, durable=True)
-        wait_until(lambda: subscription(port, http_port, "pattern-.*").names() == ("pattern-a", "pattern-b"))
+        assert subscription(broker.port, broker.http_port, "pattern-.*").names() == ("pattern-a", "pattern-b")
         with pytest.raises(InvalidValueError, match="no queue matches queuePattern 'nothing' in vhost '/'"):
-            subscription(port, http_port, "nothing").required_names()
+            subscription(broker.port, broker.http_port, "nothing").required_names()
         with pytest.raises(QueueListError, match="refused it with status 401"):
-            subscription(port, http_port, ".*", password="wrong").names()
-        for name in names:
-            channel.delete(name)
+            subscription(broker.port, broker.http_port, ".*", password="wrong").names()
 
 
 def test_an_unreachable_management_api_is_named() -> None:
