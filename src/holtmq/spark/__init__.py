@@ -51,7 +51,7 @@ _MODULES = {
     "session": "sessions",
     "stream_metrics": "amqp.metrics",
 }
-_NEEDS_AMQP = {"archive"}
+_NEEDS_AMQP = {"StreamMetrics", "archive", "drain", "stream_metrics"}
 """Names that need a newer Spark than the others."""
 _RENAMED = {"Choice": "MessageFilter"}
 """Names of 0.1 that still work, with a DeprecationWarning."""

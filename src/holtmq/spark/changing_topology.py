@@ -20,8 +20,7 @@ from pyspark.sql import functions as F
 
 from holtmq.errors import HoltmqError, InvalidValueError
 from holtmq.spark.deliveries import route
-from holtmq.spark.executor import Unroutable
-from holtmq.spark.signature import DEFAULT_COLUMNS, Columns
+from holtmq.spark.routing_request import DEFAULT_COLUMNS, Columns, Unroutable
 from holtmq.topology import DEFAULT_VHOST, Topology
 
 TopologySource: TypeAlias = str | Path | Callable[[], Topology]

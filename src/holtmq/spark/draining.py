@@ -20,7 +20,7 @@ from pyspark.sql import DataFrame, SparkSession
 
 from holtmq.spark.amqp.amqp_options import PREFETCH, RECEIVERS, SEGMENT_ROWS, BrokerOptions, StreamOptions
 from holtmq.spark.amqp.metrics import messages_read
-from holtmq.spark.amqp.source import register
+from holtmq.spark.amqp.source import register_source
 
 
 @dataclass(frozen=True, slots=True)
@@ -103,7 +103,7 @@ def drain(
             raise
         batches += 1
 
-    register(spark)
+    register_source(spark)
     messages = spark.readStream.format("amqp").options(**broker.to_spark(), **stream.to_spark()).load()
     checkpoint = Path(tempfile.mkdtemp(prefix="holtmq-drain-"))
     try:

@@ -19,7 +19,8 @@ from pyspark.sql.udtf import AnalyzeArgument, AnalyzeResult, UserDefinedTableFun
 from holtmq.errors import InvalidValueError
 from holtmq.routing import Router
 from holtmq.spark.comparison import queues_of
-from holtmq.spark.executor import SIGNATURES_KEPT, PackedTopology
+from holtmq.spark.packed_topology import PackedTopology
+from holtmq.spark.route_cache import SIGNATURES_KEPT
 from holtmq.table import FieldValue
 from holtmq.table_json import to_json
 from holtmq.topology import DEFAULT_VHOST, Topology
