@@ -1,4 +1,4 @@
-"""A progress bar for Spark jobs: tasks, rows and rate. It is shown on a terminal only."""
+"""A progress bar for Spark jobs: tasks, rows, rate and, for streams, the lag. It is shown on a terminal only."""
 
 from __future__ import annotations
 
@@ -103,8 +103,18 @@ class SparkProgress:
             self._task,
             completed=sum(job.completed for job in jobs),
             total=sum(job.tasks for job in jobs) or None,
-            rows=describe_rows(rows, time.monotonic() - self._started),
+            rows=describe_rows(rows, time.monotonic() - self._started, self._lag()),
         )
+
+    def _lag(self) -> int | None:
+        """Return how many messages wait for the streams of the session, or None if there are no streams."""
+        if is_connect(self._spark):
+            return None
+        from holtmq.spark.amqp.metrics import stream_metrics
+
+        found = [stream_metrics(query) for query in self._spark.streams.active]
+        lags = [metrics.lag for metrics in found if metrics is not None and metrics.lag is not None]
+        return sum(lags) if lags else None
 
     @property
     def text(self) -> str:
@@ -112,9 +122,10 @@ class SparkProgress:
         return str(self._bar.tasks[0].fields["rows"])
 
 
-def describe_rows(rows: int, seconds: float) -> str:
-    """Return the number of rows and the average rate."""
-    return f"{rows:,} rows, {rows / seconds:,.0f}/s" if rows and seconds > 0 else ""
+def describe_rows(rows: int, seconds: float, lag: int | None = None) -> str:
+    """Return the number of rows, the average rate, and how many messages wait."""
+    facts = [f"{rows:,} rows, {rows / seconds:,.0f}/s"] if rows and seconds > 0 else []
+    return ", ".join(facts if lag is None else [*facts, f"{lag:,} waiting"])
 
 
 class _Jobs:

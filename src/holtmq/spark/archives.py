@@ -19,6 +19,7 @@ from pyspark.sql.streaming.query import StreamingQuery
 
 from holtmq.spark import compaction
 from holtmq.spark.amqp.amqp_options import PREFETCH, RECEIVERS, SEGMENT_ROWS, BrokerOptions, StreamOptions
+from holtmq.spark.amqp.metrics import StreamMetrics, stream_metrics
 from holtmq.spark.amqp.source import register_source
 from holtmq.spark.archive_folders import ArchiveFolders
 from holtmq.spark.archive_formats import FILE_FORMATS, require_archive_format
@@ -39,10 +40,13 @@ class ArchiveSummary(OldToJson):
     batches: int
     merged_files: int
     duplicates_removed: int
+    stream: StreamMetrics | None = None
+    """What the stream received, and what it left in the queue."""
 
     def to_dict(self) -> dict[str, Any]:
-        """Return the fields as a dictionary of values that JSON can represent."""
-        return asdict(self)
+        """Return the fields, and those of `stream`, as a dictionary of values that JSON can represent."""
+        counts = {name: value for name, value in asdict(self).items() if name != "stream"}
+        return {**counts, **(self.stream.to_dict() if self.stream is not None else {})}
 
 
 @accept_old_keywords(compacts="compact")
@@ -128,7 +132,7 @@ def archive(
     if compact and format in FILE_FORMATS:
         with contextlib.suppress(BusyError):  # another process compacts the folder
             merged, removed = compaction.compact(spark, target, format=format)
-    return ArchiveSummary(batches.messages, batches.count, merged, removed)
+    return ArchiveSummary(batches.messages, batches.count, merged, removed, stream_metrics(query))
 
 
 def _read(spark: SparkSession, broker: BrokerOptions, stream: StreamOptions) -> DataFrame:
