@@ -229,9 +229,10 @@ def replay(
             url=amqp_url, user=user, password=password, password_env=password_env, password_file=password_file, ca_file=ca_file
         )
     started = time.perf_counter()
-    replay_id = str(uuid.uuid4())
+    replay_id = None if exact else str(uuid.uuid4())
     about = Announcement(http_url, source, without_password(amqp_url), Address.parse(amqp_url).vhost)
-    interrupted = f"a part of the messages may be published. Their header x-holtmq-replay is {replay_id}"
+    mark = f". Their header x-holtmq-replay is {replay_id}" if replay_id is not None else ""
+    interrupted = f"a part of the messages may be published{mark}"
     with SparkRun("replay", master, conf, about, interrupted).started() as (spark, _):
         from holtmq.spark import MessageFilter
         from holtmq.spark import replay as run
