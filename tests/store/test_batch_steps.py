@@ -81,6 +81,17 @@ def stored(path: Path) -> int:
 
 
 @pytest.mark.parametrize("is_deleted", [False, True])
+def test_each_queue_is_a_step_even_if_it_is_empty(journal: SqliteJournal, is_deleted: bool) -> None:  # noqa: FBT001
+    queue_ids = [journal.add_queue(Queue(f"q{number}")) for number in range(100)]
+    commit(journal)
+    for queue_id in queue_ids:
+        journal.purge(queue_id, ())
+        if is_deleted:
+            journal.forget_queue(queue_id)
+    assert len(list(write(journal))) >= 100
+
+
+@pytest.mark.parametrize("is_deleted", [False, True])
 def test_a_queue_is_emptied_in_steps_and_as_a_whole(journal: SqliteJournal, path: Path, is_deleted: bool) -> None:  # noqa: FBT001
     queue_id = journal.add_queue(Queue("q"))
     messages = add(journal, queue_id, range(1, COUNT + 1))

@@ -369,10 +369,14 @@ class SqliteJournal:
         yield from self._log.compact()
 
     def _write_purges(self, connection: sqlite3.Connection, purges: Sequence[Purge], forgotten: Sequence[int]) -> Steps[None]:
+        gone = set(forgotten)
         for queue_id, but in purges:
-            yield from self._log.purge(queue_id, but)
+            if queue_id not in gone:
+                yield from self._log.purge(queue_id, but)
+                yield  # for each queue, even if there is nothing to remove: there may be many
         for queue_id in forgotten:
             yield from self._log.forget(queue_id)
+            yield
             for statement in FORGET_ROWS:
                 while removed := connection.execute(statement, (queue_id,)).fetchall():
                     connection.executemany(FREE_MESSAGE, [(message_id, message_id) for (message_id,) in removed])

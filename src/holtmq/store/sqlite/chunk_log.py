@@ -136,7 +136,7 @@ class ChunkLog(LogPort):
         self._next_id = 1
         self._chunks: WeakValueDictionary[int, Chunk] = WeakValueDictionary()
         """Chunks with messages in memory."""
-        self._ends: dict[tuple[int, int], tuple[int, int]] = {}
+        self._ends: dict[int, dict[int, tuple[int, int]]] = {}
         """By queue and priority: where the last reading ended, and the first id of its last chunks."""
         self._undo: list[tuple[Slice, tuple[int, int, int]]] = []
         """The state of slices before the transaction."""
@@ -264,7 +264,7 @@ class ChunkLog(LogPort):
             yield
 
     def forget(self, queue_id: int) -> Steps[None]:
-        self._ends = {place: end for place, end in self._ends.items() if place[0] != queue_id}
+        self._ends.pop(queue_id, None)
         return self.purge(queue_id)
 
     def forget_transient(self) -> None:
@@ -329,7 +329,7 @@ class ChunkLog(LogPort):
         self.committed()
 
     def read(self, queue_id: int, priority: int, after_id: int, limit: int, most_bytes: int) -> Reading:
-        end, floor = self._ends.get((queue_id, priority), (0, 0))
+        end, floor = self._ends.get(queue_id, {}).get(priority, (0, 0))
         place = (queue_id, priority, floor if end == after_id else 0, after_id)
         reading = Reading([], after_id, after_id)
         with self._snapshot() as reader:
@@ -341,7 +341,7 @@ class ChunkLog(LogPort):
                 most_bytes -= size
                 if len(reading.messages) >= limit or most_bytes <= 0:
                     break
-        self._ends[queue_id, priority] = (reading.end_id, floor)
+        self._ends.setdefault(queue_id, {})[priority] = (reading.end_id, floor)
         return reading
 
     def _read_slice(self, reader: sqlite3.Connection, row: SliceRow, reading: Reading) -> int:
@@ -381,7 +381,7 @@ class ChunkLog(LogPort):
         return unpacked.contents[place], None if unpacked.is_intact else unpacked.damage(place)
 
     def id_ahead(self, queue_id: int, priority: int, after_id: int, number: int) -> int | None:
-        end, floor = self._ends.get((queue_id, priority), (0, 0))
+        end, floor = self._ends.get(queue_id, {}).get(priority, (0, 0))
         found = None
         for row in map(
             SliceRow._make,
