@@ -199,7 +199,7 @@ class Stage:
         return "ok" if answer.status < 300 else str(answer.status)
 
     def _filled(self, path: str, user: str) -> str:
-        """Replace {node}, {user}, and {victim} and {mine} by the name of a connection of another user and of this user's own."""
+        """Replace {node} and {user}, and {victim} and {mine} by the name of a connection of another user and of this user."""
         path = path.replace("{user}", segment(user))
         if "{node}" in path:
             return path.replace("{node}", self._http.get("/api/overview")["node"])

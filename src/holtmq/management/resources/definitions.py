@@ -6,6 +6,7 @@ import asyncio
 from typing import Any
 from weakref import WeakKeyDictionary
 
+from holtmq.allocator import collected_in_small_pieces
 from holtmq.broker.broker import Broker
 from holtmq.broker.definition_entries import hash_passwords
 from holtmq.broker.definitions_export import export_definitions
@@ -54,5 +55,6 @@ async def _import(call: Call, vhost: str) -> Outcome:
     users = dict(broker.authorization.users)
     hashed = await call.node.passwords.compute(lambda: hash_passwords(topology, users))
     async with _imports.setdefault(broker, asyncio.Lock()):
-        await finish(import_definitions(broker, hashed), begin_turn)
+        with collected_in_small_pieces():
+            await finish(import_definitions(broker, hashed), begin_turn)
     return NO_CONTENT
