@@ -32,6 +32,7 @@ from holtmq.errors import NotFoundError
 from holtmq.spark import Columns, compare, join_plan, report, route, route_job
 from holtmq.spark.input_plan import InputPlan
 from holtmq.spark.join_plan import estimated_distinct
+from holtmq.spark.versions import AMQP, spark_version
 
 SHOP = Topology(
     (Exchange("orders", "topic"), Exchange("desks", "headers"), Exchange("inner", "fanout", internal=True)),
@@ -43,6 +44,8 @@ SHOP = Topology(
         Binding("desks", "vip", "", {"x-match": "all", "level": 1}),
     ),
 )
+BY_ARROW = "ArrowEvalPython" if hasattr(F, "arrow_udf") else "MapInArrow"
+"""What the plan of Spark contains if messages go through Python."""
 PLANS: tuple[Literal["join", "arrow"], ...] = ("join", "arrow")
 
 
@@ -347,10 +350,10 @@ def test_few_signatures_are_joined_and_many_go_through_arrow(spark: SparkSession
     assert estimated_distinct(many.select(F.xxhash64("*"))) > 1_000_000
     assert estimated_distinct(many.limit(7).select(F.xxhash64("*"))) == 7
     monkeypatch.setattr(join_plan, "SIGNATURE_LIMIT", 150)  # 100 signatures, but 200 routes
-    assert "ArrowEvalPython" not in plan_of(route(few, SHOP))
-    assert "ArrowEvalPython" in plan_of(route(many, SHOP))
+    assert BY_ARROW not in plan_of(route(few, SHOP))
+    assert BY_ARROW in plan_of(route(many, SHOP))
     monkeypatch.setattr(join_plan, "ROWS_KEPT", 1)
-    assert "ArrowEvalPython" in plan_of(route(few, SHOP))  # too many queues to broadcast
+    assert BY_ARROW in plan_of(route(few, SHOP))  # too many queues to broadcast
 
 
 def test_the_plans_agree_on_everything_that_is_added(spark: SparkSession, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -360,7 +363,7 @@ def test_the_plans_agree_on_everything_that_is_added(spark: SparkSession, monkey
         return Counter(map(str, route(rows, SHOP, plan=plan, settings=True, bindings=True).collect()))
 
     assert found("join") == found("arrow")
-    monkeypatch.delattr(F, "arrow_udf")  # as in Spark 4.0
+    monkeypatch.delattr(F, "arrow_udf", raising=False)  # as in Spark 4.0
     assert found("join") == found("arrow")
 
 
@@ -393,15 +396,17 @@ def test_an_input_is_read_early_only_if_that_is_cheap_and_changes_nothing(spark:
         "a join": stored.join(stored.select("id"), "id"),
         "a subquery": stored.where(f"id in (select id from parquet.`{tmp_path}/parquet`)"),
         "an RDD": messages(spark, "k"),
-        "AMQP": spark.read.format("amqp").options(url="amqp://127.0.0.1:1", queue="q").load(),
         "a stream": spark.readStream.schema(stored.schema).parquet(str(tmp_path / "parquet")),
     }
+    if spark_version() >= AMQP:
+        others["AMQP"] = spark.read.format("amqp").options(url="amqp://127.0.0.1:1", queue="q").load()
     assert {name: InputPlan(rows).is_cheap() for name, rows in (cheap | others).items()} == (
         dict.fromkeys(cheap, True) | dict.fromkeys(others, False)
     )
     cached.unpersist()
 
 
+@pytest.mark.skipif(spark_version() < AMQP, reason="the source needs a newer Spark")
 def test_a_source_that_can_be_read_once_is_not_read_by_route(spark: SparkSession) -> None:
     inbox = spark.read.format("amqp").options(url="amqp://127.0.0.1:1", queue="q").load()  # nobody listens there
     route(inbox, SHOP)
@@ -453,6 +458,7 @@ def test_the_jobs_report_text_that_is_not_utf8(spark: SparkSession, tmp_path: Pa
     assert compare(messages, SHOP, SHOP).affected == 0
 
 
+@pytest.mark.skipif(spark_version() < (4, 1), reason="Spark 4.0 passes no rows with a collation to Python")
 @pytest.mark.parametrize("plan", PLANS)
 def test_a_collation_does_not_make_different_keys_equal(spark: SparkSession, plan: Any) -> None:
     rows = spark.sql(

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
+from inspect import signature as parameters_of
 from typing import Any, Literal, TypeAlias
 
 import pyarrow as pa
@@ -42,6 +43,8 @@ from holtmq.topology import DEFAULT_VHOST, Topology
 
 PLAIN_TYPES = (BinaryType, BooleanType, DateType, NumericType, StringType, TimestampNTZType, TimestampType)
 WriteMode: TypeAlias = Literal["error", "append", "overwrite", "ignore"]
+IN_UTC: dict[str, Any] = {"timezone": "UTC"} if "timezone" in parameters_of(to_arrow_schema).parameters else {}
+"""Spark 4.0 has no such parameter: timestamps are in UTC there."""
 MODES: tuple[WriteMode, ...] = ("error", "append", "overwrite", "ignore")
 
 
@@ -152,7 +155,7 @@ def _files(spark: SparkSession, source: str, target: str, messages: DataFrame) -
         return None
     try:
         filesystem_of(target)
-        schema = to_arrow_schema(messages.schema, timezone="UTC")
+        schema = to_arrow_schema(messages.schema, **IN_UTC)
         return ParquetSource.at(source, schema, min_splits=2 * spark.sparkContext.defaultParallelism)
     except (InvalidValueError, OSError, pa.ArrowException):
         return None
