@@ -8,8 +8,8 @@ import pytest
 
 from holtmq.cli.run_announcer import Announcement, RunAnnouncer
 from holtmq.errors import NotAllowedError
-from holtmq.management import runs
-from holtmq.management.runs import LOST_S, Run, Runs
+from holtmq.management import pipeline_runs
+from holtmq.management.pipeline_runs import LOST_S, Run, Runs
 from tests.management.conftest import Node
 from tests.management.http import Http
 
@@ -74,7 +74,7 @@ def test_a_wrong_announcement_is_refused(http: Http, wrong: dict[str, Any]) -> N
 
 
 def test_the_number_of_runs_is_bounded_and_those_that_run_are_kept(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(runs, "MAX_RUNS", 3)
+    monkeypatch.setattr(pipeline_runs, "MAX_RUNS", 3)
     known = Runs()
     for number, state in enumerate(["running", "finished", "finished", "finished", "running", "running"]):
         known.put(run(number, state))

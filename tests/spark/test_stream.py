@@ -16,11 +16,11 @@ from holtmq.errors import InvalidValueError
 from holtmq.protocol.client_connection import Delivery
 from holtmq.spark import stream_metrics
 from holtmq.spark.amqp.columns import ARROW_SCHEMA, RowEncoder
-from holtmq.spark.amqp.metrics import messages_read
 from holtmq.spark.amqp.segment import Piece
 from holtmq.spark.amqp.source import AmqpSource
 from holtmq.spark.amqp.spool import Spool
 from holtmq.spark.amqp.stream import QueueStreamReader, SegmentPartition
+from holtmq.spark.amqp.stream_metrics import messages_read
 from tests.amqp_client import Amqp, Channel
 from tests.server.process import broker_process
 from tests.spark.conftest import LiveBroker, amqp_options, wait_until

@@ -110,7 +110,7 @@ class SparkProgress:
         """Return how many messages wait for the streams of the session, or None if there are no streams."""
         if is_connect(self._spark):
             return None
-        from holtmq.spark.amqp.metrics import stream_metrics
+        from holtmq.spark.amqp.stream_metrics import stream_metrics
 
         found = [stream_metrics(query) for query in self._spark.streams.active]
         lags = [metrics.lag for metrics in found if metrics is not None and metrics.lag is not None]

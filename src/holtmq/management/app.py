@@ -32,7 +32,7 @@ from holtmq.management.metrics import metrics_page
 from holtmq.management.node import Node
 from holtmq.management.openapi import describe_api
 from holtmq.management.operations import Call, Operation, answer, api
-from holtmq.management.runs import Runs
+from holtmq.management.pipeline_runs import Runs
 from holtmq.management.static import StaticFiles
 from holtmq.management.statistics import Statistics
 

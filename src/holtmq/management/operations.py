@@ -24,7 +24,7 @@ from holtmq.management.access import Caller, Need
 from holtmq.management.json_stream import parse, pieces_of, streamed
 from holtmq.management.listing import Listing
 from holtmq.management.node import ConnectedClient, Node
-from holtmq.management.runs import Runs
+from holtmq.management.pipeline_runs import Runs
 from holtmq.management.slices import finish
 from holtmq.management.statistics import Span, Statistics
 from holtmq.steps import Steps, complete

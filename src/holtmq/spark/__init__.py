@@ -10,7 +10,7 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from holtmq.spark.amqp.metrics import StreamMetrics, stream_metrics
+    from holtmq.spark.amqp.stream_metrics import StreamMetrics, stream_metrics
     from holtmq.spark.archive_formats import read_archive
     from holtmq.spark.archives import archive
     from holtmq.spark.changing_topology import route_batches
@@ -35,7 +35,7 @@ _MODULES = {
     "Comparison": "comparison",
     "MessageFilter": "replays",
     "Report": "reports",
-    "StreamMetrics": "amqp.metrics",
+    "StreamMetrics": "amqp.stream_metrics",
     "archive": "archives",
     "compact": "compaction",
     "compare": "comparison",
@@ -49,7 +49,7 @@ _MODULES = {
     "route_batches": "changing_topology",
     "route_job": "routing_job",
     "session": "sessions",
-    "stream_metrics": "amqp.metrics",
+    "stream_metrics": "amqp.stream_metrics",
 }
 _NEEDS_AMQP = {"StreamMetrics", "archive", "drain", "stream_metrics"}
 """Names that need a newer Spark than the others."""

@@ -19,8 +19,8 @@ from pyspark.sql.streaming.query import StreamingQuery
 
 from holtmq.spark import compaction
 from holtmq.spark.amqp.amqp_options import PREFETCH, RECEIVERS, SEGMENT_ROWS, BrokerOptions, StreamOptions
-from holtmq.spark.amqp.metrics import StreamMetrics, stream_metrics
 from holtmq.spark.amqp.source import register_source
+from holtmq.spark.amqp.stream_metrics import StreamMetrics, stream_metrics
 from holtmq.spark.archive_folders import ArchiveFolders
 from holtmq.spark.archive_formats import FILE_FORMATS, require_archive_format
 from holtmq.spark.archive_layout import HIDDEN

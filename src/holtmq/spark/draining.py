@@ -19,8 +19,8 @@ from pyspark.errors import StreamingQueryException
 from pyspark.sql import DataFrame, SparkSession
 
 from holtmq.spark.amqp.amqp_options import PREFETCH, RECEIVERS, SEGMENT_ROWS, BrokerOptions, StreamOptions
-from holtmq.spark.amqp.metrics import messages_read
 from holtmq.spark.amqp.source import register_source
+from holtmq.spark.amqp.stream_metrics import messages_read
 
 
 @dataclass(frozen=True, slots=True)

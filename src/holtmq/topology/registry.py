@@ -158,7 +158,7 @@ class Registry:
         return bool(self._unswept)
 
     def is_real(self, binding: Binding) -> bool:
-        """Return whether a binding from an index is no ghost."""
+        """Return whether a binding from an index exists, and is not a ghost."""
         place = (binding.destination_type, binding.destination)
         return (
             self._incoming.get(place, {}).get(binding) is binding

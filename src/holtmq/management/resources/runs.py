@@ -8,7 +8,7 @@ from typing import Any
 from holtmq.errors import InvalidValueError
 from holtmq.management.listing import Items
 from holtmq.management.operations import BodyFields, Call, Outcome, api, created
-from holtmq.management.runs import STATES, Run
+from holtmq.management.pipeline_runs import STATES, Run
 from holtmq.management.views import moment
 
 MAX_TEXT = 1000

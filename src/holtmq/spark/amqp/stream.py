@@ -26,8 +26,8 @@ from pyspark.sql.streaming.datasource import ReadLimit, ReadMaxRows, SupportsTri
 
 from holtmq.spark.amqp.amqp_options import BrokerOptions, StreamOptions, require_known
 from holtmq.spark.amqp.columns import with_all_columns
-from holtmq.spark.amqp.intake import PAUSE_S, Intake
 from holtmq.spark.amqp.spool import Spool, SpoolError
+from holtmq.spark.amqp.stream_intake import PAUSE_S, Intake
 from holtmq.spark.amqp.subscription import Subscription
 from holtmq.spark.amqp.task_output import without_traceback
 

@@ -10,9 +10,9 @@ from holtmq.errors import HoltmqError
 from holtmq.spark.amqp.amqp_options import StreamOptions
 from holtmq.spark.amqp.backlog import Backlog
 from holtmq.spark.amqp.ledger import Ledger
-from holtmq.spark.amqp.metrics import StreamMetrics
 from holtmq.spark.amqp.receiver import Receiver
 from holtmq.spark.amqp.spool import Spool
+from holtmq.spark.amqp.stream_metrics import StreamMetrics
 from holtmq.spark.amqp.subscription import Subscription
 
 QUIET_S = 0.15
