@@ -14,7 +14,7 @@ CHEAP_LEAVES = frozenset({"LocalRelation", "Range", "InMemoryRelation"})
 EXPENSIVE_EXPRESSIONS = ("PYTHON_UDF", "SCALA_UDF", "PLAN_EXPRESSION")
 """Functions of the user, which may also have side effects, and subqueries."""
 COLUMNAR_FORMATS = ("ParquetFileFormat", "OrcFileFormat")
-"""File formats of which Spark reads single columns. Delta's is a ParquetFileFormat too."""
+"""File formats of which Spark reads single columns."""
 
 
 class InputPlan:
