@@ -24,7 +24,7 @@ STEPS = 120
 """Length of a recording of the broker."""
 ACTIONS = 150
 """Length of a recording of the embedded queue, for each of its processes."""
-FIRST_SYNC = 20
+FIRST_SYNC = 40
 """The sync of a recording that fails, where one is to fail."""
 
 Prepare = Callable[[Shim], None]

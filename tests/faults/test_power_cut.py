@@ -22,6 +22,7 @@ from tests.faults.shim import Call, Outcome, Shim
 
 CUTS: dict[Callable[..., dict[str, int]], int] = {broker_power_cuts: 30, embedded_power_cuts: 100}
 NOTICED = "confirmed messages are lost|no queue"
+JOURNAL_MAGIC = bytes.fromhex("d9d505f920a163d7")
 both = pytest.mark.parametrize("record", [broker_recording, embedded_recording], ids=["broker", "embedded"])
 
 
@@ -33,6 +34,20 @@ def test_nothing_confirmed_is_lost(
     done = power_cuts(tmp_path / "run", shim_library, 1, CUTS[power_cuts], prepare)
     assert done["cuts"] == CUTS[power_cuts]
     assert done["checkpoints"] > 0
+
+
+@both
+def test_a_new_file_counts_no_page_of_its_journal_before_the_page_is_on_disk(
+    record: Callable[..., Recording], tmp_path: Path, shim_library: Path
+) -> None:
+    unsynced, counted = 0, 0
+    for change in record(tmp_path / "run", shim_library, 1).records:
+        if change.name.endswith("-journal"):
+            if change.kind == "w" and change.offset == 0 and change.data.startswith(JOURNAL_MAGIC):
+                counted += 1
+                assert unsynced == 0 or change.data[len(JOURNAL_MAGIC) :] == bytes(4)
+            unsynced = 0 if change.kind == "e" else unsynced + (change.kind == "w" and change.offset > 0)
+    assert counted > 0
 
 
 @both

@@ -357,7 +357,7 @@ class SqliteDatabase:
                 uri=True,
             )
             connection.execute("PRAGMA foreign_keys = ON")
-            connection.execute(f"PRAGMA synchronous = {self._durability if self._sync is None else 'normal'}")
+            connection.execute(f"PRAGMA synchronous = {self._synchronous}")
             connection.execute(f"PRAGMA wal_autocheckpoint = {CHECKPOINT_PAGES[self._durability]}")
             # Some systems build SQLite to overwrite all that is deleted with zeros: for a large message, once more its size.
             connection.execute("PRAGMA secure_delete = FAST")
@@ -401,8 +401,7 @@ class SqliteDatabase:
         if version == len(self._steps):
             return
         if not tables:
-            for setting in (f"auto_vacuum = {INCREMENTAL}", "journal_mode = WAL"):  # the first only while the file is empty
-                self._when_free(partial(connection.execute, f"PRAGMA {setting}"))
+            self._begin_file(connection)
         with self.transaction():
             (version,) = connection.execute(
                 "PRAGMA user_version"
@@ -412,6 +411,22 @@ class SqliteDatabase:
                     connection.execute(statement)
             connection.execute(f"PRAGMA application_id = {APPLICATION_ID}")
             connection.execute(f"PRAGMA user_version = {len(self._steps)}")
+
+    def _begin_file(self, connection: sqlite3.Connection) -> None:
+        """Give an empty file the settings that only an empty file takes, up to the WAL.
+
+        Without a WAL, SQLite needs "full" for what the WAL does with "normal": otherwise it counts a page of its rollback
+        journal before the page is on disk, and a power cut may leave a journal that turns the first page into zeros.
+        """
+        careful = "off" if self._durability == "off" else "full"
+        connection.execute(f"PRAGMA synchronous = {careful}")
+        for setting in (f"auto_vacuum = {INCREMENTAL}", "journal_mode = WAL"):
+            self._when_free(partial(connection.execute, f"PRAGMA {setting}"))
+        connection.execute(f"PRAGMA synchronous = {self._synchronous}")
+
+    @property
+    def _synchronous(self) -> str:
+        return self._durability if self._sync is None else "normal"
 
 
 def _uri(path: str) -> str:
