@@ -155,6 +155,13 @@ def test_words_that_no_pattern_contains_are_equivalent() -> None:
     assert len(np.unique(of_key[:1000])) == 1
 
 
+def test_a_word_counts_only_where_a_pattern_compares_it() -> None:
+    bindings = tuple(Binding("x", "q", pattern) for pattern in ("a.b", "*.*.c", "d.#.e"))
+    router = Router(Topology((Exchange("x", "topic"),), (Queue("q"),), bindings))
+    stand_ins, of_key = KeyClasses(router).find(pa.array(["b.a", "b.c.c.b", "a.b.a", "e.a.e", "c.b.d.e"]))
+    assert [stand_ins[number].as_py() for number in of_key.tolist()] == ["?.?", "?.?.c.?", "a.b.?", "e.?.e", "?.b.?.e"]
+
+
 def test_a_collision_of_hashes_is_detected() -> None:
     router = Router(Topology((Exchange("x", "topic"),), (Queue("q"),), (Binding("x", "q", "a.b"),)))
     classes = KeyClasses(router)

@@ -19,7 +19,7 @@ from holtmq.spark.added_columns import AddedColumns
 from holtmq.spark.arguments import require_one_of, require_type
 from holtmq.spark.arrow_plan import with_routes_by_arrow
 from holtmq.spark.input_plan import InputPlan
-from holtmq.spark.join_plan import with_routes_by_join
+from holtmq.spark.join_plan import JoinedMessages, with_routes_by_join
 from holtmq.spark.message_columns import MessageColumns
 from holtmq.spark.routing_request import DEFAULT_COLUMNS, Columns, RoutingRequest, Unroutable
 from holtmq.spark.routing_spec import RoutingSpec
@@ -79,13 +79,16 @@ def route_messages(messages: DataFrame, request: RoutingRequest, plan: Plan = "a
     spec = RoutingSpec.of(request, router)
     signature = Signature.of(messages, request.columns, request.exchange, spec.inputs)
     MessageColumns(messages).require_free(spec.added.names)
-    routed = _joined(messages, signature, spec, router, plan) if plan != "arrow" else None
-    if routed is None:
-        routed = with_routes_by_arrow(messages, signature.parts, spec, ROUTES)
-    return _selected(routed.select("*", F.inline_outer(ROUTES)).drop(ROUTES), request.unroutable)
+    joined = _joined(messages, signature, spec, router, plan) if plan != "arrow" else None
+    routed = with_routes_by_arrow(messages, signature.parts, spec, ROUTES) if joined is None else joined.messages
+    if joined is None or joined.is_repeated:
+        rows = [F.inline_outer(ROUTES)]
+    else:  # Spark compiles no generator and copies every row that passes one
+        rows = [F.get(ROUTES, F.lit(0))[name].alias(name) for name in spec.added.names]
+    return _selected(routed.select("*", *rows).drop(ROUTES), request.unroutable)
 
 
-def _joined(messages: DataFrame, signature: Signature, spec: RoutingSpec, router: Router, plan: Plan) -> DataFrame | None:
+def _joined(messages: DataFrame, signature: Signature, spec: RoutingSpec, router: Router, plan: Plan) -> JoinedMessages | None:
     """Return the messages joined with their routes, or None if the other plan is better."""
     source = InputPlan(messages)
     if plan == "auto" and not source.is_cheap():
@@ -99,7 +102,7 @@ def _joined(messages: DataFrame, signature: Signature, spec: RoutingSpec, router
         return None
     nothing = [F.lit(None).cast(type_).alias(name) for name, type_ in spec.added.types.items() if name != "reason"]
     changed = F.array(F.struct(nothing[0], F.lit(CHANGED).alias("reason"), *nothing[1:]))
-    return joined.withColumn(ROUTES, F.coalesce(ROUTES, changed))
+    return joined._replace(messages=joined.messages.withColumn(ROUTES, F.coalesce(ROUTES, changed)))
 
 
 def _selected(deliveries: DataFrame, unroutable: Unroutable) -> DataFrame:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable
+from typing import NamedTuple
 
 import numpy as np
 import pyarrow as pa
@@ -26,9 +27,17 @@ SAMPLE = 20_000
 HASH, OUTCOME, NUMBER = "__holtmq_hash", "__holtmq_outcome", "__holtmq_number"
 
 
+class JoinedMessages(NamedTuple):
+    """Messages with their routes."""
+
+    messages: DataFrame
+    is_repeated: bool
+    """Whether any message has several routes."""
+
+
 def with_routes_by_join(
     messages: DataFrame, parts: dict[str, Column], spec: RoutingSpec, router: Router, name: str, *, is_limited: bool
-) -> DataFrame | None:
+) -> JoinedMessages | None:
     """Add the routes of each message, as an array of structs in a column of this name. Runs jobs.
 
     Messages whose signature was not there when the signatures were read have null. Return None if the join cannot distinguish
@@ -57,7 +66,8 @@ def with_routes_by_join(
         by_number, StructType([StructField(NUMBER, IntegerType()), StructField(name, spec.added.list_type)])
     )
     numbered = messages.join(F.broadcast(numbers), hashed == numbers[HASH], "left")
-    return numbered.join(F.broadcast(routes), numbered[OUTCOME] == routes[NUMBER], "left").drop(HASH, OUTCOME, NUMBER)
+    joined = numbered.join(F.broadcast(routes), numbered[OUTCOME] == routes[NUMBER], "left").drop(HASH, OUTCOME, NUMBER)
+    return JoinedMessages(joined, is_repeated=cache.longest > 1)
 
 
 def hash_of(parts: Iterable[Column]) -> Column:

@@ -1,12 +1,14 @@
 """Classes of routing keys that no binding can distinguish, found on whole columns. Runs on the executors.
 
-A topic exchange compares only the words that occur in a pattern. If no pattern contains 17 or 18, `order.17.paid` and
-`order.18.paid` take the same route, and one key represents both. If nearly every message has its own key, this leaves few keys
-to route: a route costs microseconds, finding a key's class a tenth of that.
+A topic exchange compares only the words that occur in a pattern, each at its place: as the second word, or anywhere if there
+is a `#` before it. If no pattern has 17 or 18 as its second word, `order.17.paid` and `order.18.paid` take the same route, and
+one key represents both. If nearly every message has its own key, this leaves few keys to route: a route costs microseconds,
+finding a key's class a tenth of that.
 """
 
 from __future__ import annotations
 
+from collections.abc import Iterable, Sequence
 from typing import Any, TypeAlias
 
 import numpy as np
@@ -29,11 +31,13 @@ class KeyClasses:
     def __init__(self, router: Router) -> None:
         registry = router.registry
         topics = {exchange.name for exchange in registry.exchanges.values() if exchange.type == "topic"}
-        words = {word for binding in registry.bindings() if binding.source in topics for word in split(binding.routing_key)}
+        patterns = {binding.routing_key for binding in registry.bindings() if binding.source in topics}
+        words = sorted({word for pattern in patterns for word in split(pattern)})
         whole = {binding.routing_key for binding in registry.bindings() if binding.source not in topics}
         whole |= {binding.routing_key for binding in router.bindings_from(DEFAULT_EXCHANGE)}
-        self._words = pa.array(sorted(words), pa.string())
-        self._words_and_other = pa.array([*sorted(words), _unused_word(words | whole)], pa.string())
+        self._words = pa.array(words, pa.string())
+        self._words_and_other = pa.array([*words, _unused_word({*words, *whole})], pa.string())
+        self._has_effect = _effects(patterns, words)
         self._whole = pa.array(sorted(whole | {""}), pa.string())  # "" is the only key without words
         random = np.random.default_rng(20_260_101)
         self._word_codes = random.integers(1, 2**63, len(words) + 1)
@@ -48,6 +52,8 @@ class KeyClasses:
         lengths = pc.list_value_length(split_keys).to_numpy(zero_copy_only=False).astype(np.int64)
         words = pc.index_in(split_keys.values, self._words).fill_null(len(self._words)).to_numpy()
         positions = np.arange(len(words)) - np.repeat(starts, lengths)
+        has_effect = self._has_effect[words, np.minimum(positions, self._has_effect.shape[1] - 1)]
+        words = np.where(has_effect, words, len(self._words))
         hashes = np.add.reduceat(self._word_codes[words] * self._weights[np.minimum(positions, MOST_WORDS - 1)], starts)
         hashes[is_own] = np.flatnonzero(is_own)
         of_key = pa.array(hashes).dictionary_encode().indices.to_numpy().astype(np.int64)  # quicker than by sorting
@@ -78,6 +84,21 @@ class KeyClasses:
             return False
         there = np.repeat(starts[chosen_of_key], lengths) + positions
         return bool((words == words[there]).all())
+
+
+def _effects(patterns: Iterable[str], words: Sequence[str]) -> np.ndarray[Any, np.dtype[np.bool_]]:
+    """Return whether some pattern compares a word, a row, at a position of a key, a column. The last is for all later ones.
+
+    A word that follows a `#` may be at any position. The last row is for words that occur in no pattern.
+    """
+    split_patterns = [split(pattern) for pattern in patterns]
+    fixed = [pattern[: pattern.index("#")] if "#" in pattern else pattern for pattern in split_patterns]
+    numbers = {word: number for number, word in enumerate(words)}
+    effects = np.zeros((len(words) + 1, max(map(len, fixed), default=0) + 1), dtype=np.bool_)
+    for pattern, start in zip(split_patterns, fixed, strict=True):
+        effects[[numbers[word] for word in start], range(len(start))] = True
+        effects[[numbers[word] for word in pattern[len(start) :]]] = True
+    return effects
 
 
 def _unused_word(texts: set[str]) -> str:

@@ -90,6 +90,11 @@ class RouteCache:
         rows = pa.StructArray.from_arrays(self._columns, names=self._spec.added.names)
         return pa.ListArray.from_arrays(pa.array(self._offsets, pa.int32()), rows)
 
+    @property
+    def longest(self) -> int:
+        """The largest number of rows of an outcome."""
+        return int(np.diff(self._offsets).max(initial=0))
+
     def columns(self) -> list[pa.Array]:
         """Return the added columns for all known outcomes."""
         return self._columns
