@@ -11,9 +11,9 @@ from holtmq.broker.confirms import Confirms
 from holtmq.broker.consumer import Consumer
 from holtmq.broker.declarer import Declarer
 from holtmq.broker.ports import NoOutlet, Outlet
-from holtmq.broker.publication import Destination, Publication
+from holtmq.broker.publication import Publication
 from holtmq.broker.queue import MessageQueue
-from holtmq.broker.queued_message import QueuedMessage
+from holtmq.broker.queued_message import Origin, QueuedMessage
 from holtmq.broker.reply import REPLY_QUEUE, ReplyDestination
 from holtmq.broker.traffic import WAYS_KEPT, Inflow, Outflow, Tallies, Way
 from holtmq.broker.transaction import Settlement, Transaction
@@ -23,10 +23,11 @@ from holtmq.errors import (
     PreconditionFailedError,
 )
 from holtmq.queueing.terms import parse_expiration
-from holtmq.routing.route import Entry
+from holtmq.routing.matcher import NO_HEADERS
 from holtmq.routing.router import routing_keys
 from holtmq.steps import Steps
 from holtmq.table import FieldValue, describe
+from holtmq.topology import DEFAULT_EXCHANGE
 from holtmq.wire.content import Content, Properties, encode_properties
 from holtmq.wire.tables import join_table, split_table
 
@@ -56,6 +57,8 @@ class ExchangeAccess(NamedTuple):
 
     is_topic: bool
     reads_headers: bool
+    way: Way | None
+    """The way of all messages without headers, if the routing key has no effect on it."""
 
 
 class Channel:
@@ -93,7 +96,7 @@ class Channel:
         self._generation = -1
         """The vhost's generation in which the following was found."""
         self._accesses: dict[str, ExchangeAccess] = {}
-        self._ways: dict[tuple[str, Sequence[Destination]], Way] = {}
+        self._ways: dict[tuple[str, tuple[str, ...]], Way] = {}
         self.known_properties = session.broker.properties
         """Decoded properties by their bytes, shared by all channels."""
 
@@ -148,30 +151,36 @@ class Channel:
             self._generation = vhost.generation
             self._accesses.clear()
             self._ways.clear()
-        access = self._accesses.get(exchange) or self._access(exchange)
+        access = self._accesses.get(exchange) or self._access(origin)
         if access.is_topic:
             self._require_topic(exchange, origin.routing_key)
         publication.reads_headers = access.reads_headers
-        publication.way = self._way(exchange, *vhost.route(origin, {}))
+        publication.way = access.way or self._way(origin, NO_HEADERS)
         publication.generation = vhost.generation
 
-    def _access(self, exchange: str) -> ExchangeAccess:
+    def _access(self, origin: Origin) -> ExchangeAccess:
         """Check that the user may publish to an exchange."""
-        router = self.vhost.router
+        exchange, router = origin.exchange, self.vhost.router
         self.session.require("write", "exchange", exchange)
         router.require_publishable(exchange)
-        access = self._accesses[exchange] = ExchangeAccess(self.vhost.is_topic(exchange), router.reads_headers(exchange))
+        way = None if router.reads_routing_key(exchange) else self._way(origin, NO_HEADERS)
+        access = ExchangeAccess(self.vhost.is_topic(exchange), router.reads_headers(exchange), way)
+        self._accesses[exchange] = access
         return access
 
-    def _way(self, exchange: str, destinations: Sequence[Destination], entries: Mapping[str, Entry]) -> Way:
-        """Return the way to some destinations, from a cache, since many routing keys lead to the same ones."""
-        if entries:
-            return self.tallies.way(exchange, destinations, entries)
-        way = self._ways.get((exchange, destinations))
+    def _way(self, origin: Origin, headers: Mapping[str, FieldValue]) -> Way:
+        """Return the way of a message, from a cache, since many routing keys lead to the same queues."""
+        exchange, vhost = origin.exchange, self.vhost
+        if exchange == DEFAULT_EXCHANGE and origin.routing_key.startswith(REPLY_QUEUE):
+            return self.tallies.way(exchange, vhost.reply_destinations(origin.routing_key), {})
+        route = vhost.router.resolve(exchange, origin.routing_key, headers)
+        if route.entries:
+            return self.tallies.way(exchange, vhost.destinations(route), route.entries)
+        way = self._ways.get((exchange, route.queues))
         if way is None:
             if len(self._ways) >= WAYS_KEPT:
                 self._ways.clear()
-            way = self._ways[exchange, destinations] = self.tallies.way(exchange, destinations, entries)
+            way = self._ways[exchange, route.queues] = self.tallies.way(exchange, vhost.destinations(route), {})
         return way
 
     def _require_topic(self, exchange: str, routing_key: str) -> None:
@@ -194,7 +203,7 @@ class Channel:
             for key in routing_keys(origin.routing_key, properties.headers):
                 self._require_topic(origin.exchange, key)
         if properties.has_headers and (publication.reads_headers or properties.adds_keys):
-            way = self._way(origin.exchange, *self.vhost.route(origin, properties.headers))
+            way = self._way(origin, properties.headers)
         changes: dict[str, object] = {}
         if properties.adds_keys and "BCC" in properties.headers:
             fields = split_table(properties.raw_headers())

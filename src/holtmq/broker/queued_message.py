@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from functools import lru_cache
+
 from holtmq.queueing import stored_properties
 from holtmq.store.chunk import Chunk, LoggedMessage, Unwritten
 from holtmq.store.records import StoredRow
@@ -23,11 +25,14 @@ class Origin:
     def __init__(self, exchange: str, routing_key: str) -> None:
         self.exchange = exchange
         self.routing_key = routing_key
-        self.address = short_string(exchange) + short_string(routing_key) + b"\xce"
+        self.address = _known_short_string(exchange) + short_string(routing_key) + b"\xce"
 
     @property
     def names(self) -> tuple[str, str]:
         return self.exchange, self.routing_key
+
+
+_known_short_string = lru_cache(1000)(short_string)
 
 
 class QueuedMessage:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
 from datetime import UTC, datetime
 from functools import partial
@@ -10,21 +10,19 @@ from operator import attrgetter
 from typing import TYPE_CHECKING, Any
 
 from holtmq.broker.memory import MemoryBudget, memory_of
-from holtmq.broker.publication import Destination
 from holtmq.broker.queue import MessageQueue
-from holtmq.broker.queued_message import Origin, QueuedMessage, known_properties
-from holtmq.broker.reply import REPLY_QUEUE, ReplyDestination
+from holtmq.broker.queued_message import QueuedMessage, known_properties
+from holtmq.broker.reply import ReplyDestination
 from holtmq.broker.traffic import Inflow, Outflow, Traffic
 from holtmq.errors import NotFoundError, StoreError
 from holtmq.queueing.dead_letter import DeadLetter, DeathReason, dead_letter
 from holtmq.queueing.letter_chain import LetterChain
 from holtmq.queueing.rules import QueueRules
-from holtmq.routing import Entry, Route, Router
+from holtmq.routing import Route, Router
 from holtmq.steps import Steps, complete
 from holtmq.store.chunk import LoggedMessage
 from holtmq.store.records import StoredRow
-from holtmq.table import FieldValue
-from holtmq.topology import DEFAULT_EXCHANGE, Binding, DestinationType, Exchange, Policy, Queue, Removal, Topology
+from holtmq.topology import Binding, DestinationType, Exchange, Policy, Queue, Removal, Topology
 from holtmq.wire.content import make_content
 
 if TYPE_CHECKING:
@@ -88,16 +86,14 @@ class VirtualHost:
         declared = self.router.registry.exchanges.get(exchange)
         return declared is not None and declared.type == "topic"
 
-    def route(self, origin: Origin, headers: Mapping[str, FieldValue]) -> tuple[Sequence[Destination], Mapping[str, Entry]]:
-        """Return the destinations of a message, with the priority and TTL that its bindings add."""
-        route = self.router.resolve(origin.exchange, origin.routing_key, headers)
-        if origin.exchange == DEFAULT_EXCHANGE and origin.routing_key.startswith(REPLY_QUEUE):
-            reply = self.replies.get(origin.routing_key)
-            return ((reply,) if reply is not None else ()), {}
-        return self._destinations(route)
+    def destinations(self, route: Route) -> Sequence[MessageQueue]:
+        """Return the queues of a route."""
+        return tuple([self.queues[name] for name in route.queues])
 
-    def _destinations(self, route: Route) -> tuple[Sequence[MessageQueue], Mapping[str, Entry]]:
-        return tuple([self.queues[name] for name in route.queues]), route.entries
+    def reply_destinations(self, routing_key: str) -> Sequence[ReplyDestination]:
+        """Return the destination of a direct reply, if it is still there."""
+        reply = self.replies.get(routing_key)
+        return (reply,) if reply is not None else ()
 
     def declare_exchange(self, exchange: Exchange) -> None:
         self.memory.require_room_for_topology()
@@ -303,8 +299,7 @@ class VirtualHost:
 
     def _route_dead_letter(self, letter: DeadLetter, message: QueuedMessage) -> None:
         route = self.router.resolve_unpublished(letter.exchange, letter.routing_keys, letter.headers)
-        destinations, entries = self._destinations(route)
-        destinations = [target for target in destinations if not letter.is_cycle(target.name)]
+        destinations = [target for target in self.destinations(route) if not letter.is_cycle(target.name)]
         properties = known_properties(letter.raw_properties, self.broker.properties)
         if len(destinations) > 1:
             self.broker.expect(destinations, properties, message.size)
@@ -318,7 +313,7 @@ class VirtualHost:
             len(destinations),
         )
         for target in destinations:
-            target.put(dead, entries.get(target.name))
+            target.put(dead, route.entries.get(target.name))
 
     def move(self, source: MessageQueue, target: MessageQueue, limit: int) -> int:
         """Move messages from the head of a queue to the tail of another and return their number.

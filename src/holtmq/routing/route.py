@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field
+from functools import lru_cache
 
 from holtmq.table import EMPTY_TABLE
 from holtmq.topology import Binding
@@ -41,7 +42,7 @@ class Route:
         if len(bindings) == 1:  # the most frequent case
             (binding,) = bindings
             if binding.arguments is EMPTY_TABLE:
-                return cls((binding.destination,), NO_ENTRIES)
+                return _route_to(binding.destination)
         queues = tuple(sorted({binding.destination for binding in bindings}))
         with_arguments: dict[str, list[Binding]] = {}
         for binding in bindings:
@@ -51,3 +52,9 @@ class Route:
             return cls(queues, NO_ENTRIES)
         entries = {queue: Entry.through(entered_by) for queue, entered_by in with_arguments.items()}
         return cls(queues, {queue: entry for queue, entry in entries.items() if entry != Entry()})
+
+
+@lru_cache(10_000)
+def _route_to(queue: str) -> Route:
+    """Return the route to one queue, the same one for all messages."""
+    return Route((queue,), NO_ENTRIES)

@@ -101,6 +101,8 @@ class Router:
             route = None
             if not headers:
                 route = plan.recent.get(routing_key)
+                if route is None and plan.only_matcher is not None:
+                    return self._resolve_key(plan, plan.only_matcher, routing_key)
             elif type(headers) is dict and "CC" not in headers and "BCC" not in headers:
                 if not plan.reads_routing_key:
                     require_short_string(routing_key, "a routing key")  # as it is not part of the signature
@@ -115,6 +117,10 @@ class Router:
         """Clear the cache of routes."""
         self._plans.clear()
         self._planned_through.clear()
+
+    def reads_routing_key(self, exchange: str) -> bool:
+        """Return whether the routing key can affect the route of a message that is published to an exchange."""
+        return (self._plans.get(exchange) or self._make_plan(exchange)).reads_routing_key
 
     def reads_headers(self, exchange: str) -> bool:
         """Return whether headers can affect the route of a message that is published to an exchange."""
@@ -294,6 +300,16 @@ class Router:
         if self.registry.has_ghosts and matcher is not self._default:
             matched = [binding for binding in matched if self.registry.is_real(binding)]
         return matched
+
+    def _resolve_key(self, plan: Plan, matcher: Matcher, routing_key: str) -> Route:
+        """Return the route of a message without headers from an exchange that leads to queues only, as most do."""
+        require_short_string(routing_key, "a routing key")
+        signature = routing_key if plan.reads_routing_key else ""
+        route = plan.find(signature)
+        if route is None:
+            route = Route.through(self._match(matcher, routing_key, NO_HEADERS))
+            plan.keep(signature, route)
+        return route
 
     def _resolve_checked(self, exchange: str, routing_key: str, headers: Mapping[str, FieldValue]) -> Route:
         plan = self._plans.get(exchange) if isinstance(exchange, str) else None
