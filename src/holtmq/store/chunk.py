@@ -166,10 +166,10 @@ def pack(ids: Ids, contents: Sequence[bytes], origins: Sequence[Origin], origin_
     checksums = [checksum := crc32(content, checksum) for content in contents]
     parts = [
         START.pack(VERSION, flags, len(contents)),
-        _encode("Q", ids[:1] if is_consecutive else ids),
-        _encode("I", map(len, contents)),
-        _encode("I", checksums),
-        b"" if has_one_origin else _encode("I", origin_numbers),
+        encode_numbers("Q", ids[:1] if is_consecutive else ids),
+        encode_numbers("I", map(len, contents)),
+        encode_numbers("I", checksums),
+        b"" if has_one_origin else encode_numbers("I", origin_numbers),
         json.dumps(origins, separators=(",", ":")).encode(),
     ]
     header = b"".join(parts)
@@ -206,18 +206,18 @@ class UnpackedChunk:
             raise ValueError(f"it has version {version}, expected {VERSION}")
         at = START.size
         if flags & CONSECUTIVE:
-            (first,) = _decode("Q", body, at, 1)
+            (first,) = decode_numbers("Q", body, at, 1)
             self.ids: Ids = range(first, first + number)
             at += 8
         else:
-            self.ids = _decode("Q", body, at, number)
+            self.ids = decode_numbers("Q", body, at, number)
             at += 8 * number
-        self._ends = list(accumulate(_decode("I", body, at, number)))
-        self._checksums = _decode("I", body, at + 4 * number, number)
+        self._ends = list(accumulate(decode_numbers("I", body, at, number)))
+        self._checksums = decode_numbers("I", body, at + 4 * number, number)
         at += 8 * number
         self._numbers: Sequence[int] | None = None
         if not flags & ONE_ORIGIN:
-            self._numbers = _decode("I", body, at, number)
+            self._numbers = decode_numbers("I", body, at, number)
             at += 4 * number
         self._origins: list[Origin] = [(exchange, key) for exchange, key in json.loads(body[at:])]
 
@@ -261,21 +261,23 @@ _as_logged: Callable[[tuple[object, ...]], LoggedMessage] = partial(tuple.__new_
 
 
 def encode_expiries(expiries: Iterable[int]) -> bytes:
-    return _encode("Q", expiries)
+    return encode_numbers("Q", expiries)
 
 
 def decode_expiries(raw: bytes) -> Sequence[int]:
-    return _decode("Q", raw, 0, len(raw) // 8)
+    return decode_numbers("Q", raw, 0, len(raw) // 8)
 
 
-def _encode(kind: str, numbers: Iterable[int]) -> bytes:
+def encode_numbers(kind: str, numbers: Iterable[int]) -> bytes:
+    """Return numbers as an array of this type code, little-endian."""
     values = array(kind, numbers)
     if sys.byteorder == "big":
         values.byteswap()
     return values.tobytes()
 
 
-def _decode(kind: str, raw: bytes, at: int, number: int) -> array[int]:
+def decode_numbers(kind: str, raw: bytes, at: int, number: int) -> array[int]:
+    """Read an array of this type code and length. Raise ValueError if it does not end within the header."""
     values = array(kind)
     end = at + number * values.itemsize
     if end > len(raw):

@@ -64,6 +64,17 @@ def report_chunk(number: int, queue: str, damage: str) -> None:
     )
 
 
+def report_stream(first_offset: int, number: int, stream: str, damage: str) -> None:
+    """Log that messages of a stream are damaged. They stay where they are, so that the offsets of the others do, too."""
+    log.error(
+        "%d messages of stream %r from offset %d on are damaged: %s; they are not delivered and stay in the file",
+        number,
+        stream,
+        first_offset,
+        damage,
+    )
+
+
 def lenient_text(content: bytes) -> str:
     """Decode text that may be damaged. It is not as it was written then, so its checksum tells."""
     return content.decode(errors="replace")

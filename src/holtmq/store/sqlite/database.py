@@ -37,7 +37,7 @@ log = logging.getLogger(__name__)
 
 T = TypeVar("T")
 APPLICATION_ID = 0x486F6C74  # "Holt"
-SCHEMA_FILES = ("schema.sql", "schema-2.sql", "schema-3.sql", "schema-4.sql", "schema-5.sql", "schema-6.sql", "schema-7.sql")
+SCHEMA_FILES = ("schema.sql", *(f"schema-{version}.sql" for version in range(2, 9)))
 STEPS = tuple(files("holtmq.store.sqlite").joinpath(name).read_text() for name in SCHEMA_FILES)
 """The migration from each schema version to the next. Each step is applied as a whole or not at all."""
 TIMEOUT_S = 30.0
