@@ -31,7 +31,8 @@ class Client:
         self.is_writable = True
         self.deliveries: list[tuple[int, QueuedMessage, bool]] = []
         self.bodies: list[bytes] = []
-        """The bodies of all deliveries."""
+        self.contents: list[bytes] = []
+        """The bodies of all deliveries, and their whole content."""
         self.confirms: list[tuple[int, bool]] = []
         self.refused: list[int] = []
         self.returned: list[QueuedMessage] = []
@@ -46,6 +47,7 @@ class Client:
         for tag, message in enumerate(messages, first_tag):
             self.deliveries.append((tag, message, message.id in redelivered))
             self.bodies.append(message.body)
+            self.contents.append(message.content)
 
     def confirm(self, tag: int, *, multiple: bool) -> None:
         self.confirms.append((tag, multiple))

@@ -43,7 +43,9 @@ class Shop:
         """Queue, number and delivery tag."""
 
     def queue(self, name: str) -> MessageQueue:
-        return self.bench.broker.vhosts["/"].queue(name)
+        queue = self.bench.broker.vhosts["/"].queue(name)
+        assert isinstance(queue, MessageQueue)
+        return queue
 
     def live(self, steps: int) -> None:
         actions = [self.publish] * 6 + [self.get] * 8 + [self.settle] * 3 + [self.page_out, self.commit, self.bench.turn]

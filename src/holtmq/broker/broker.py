@@ -27,6 +27,7 @@ from holtmq.broker.publication import Destination
 from holtmq.broker.queue import READ_AGAIN_MS, MessageQueue
 from holtmq.broker.queued_message import Restorer
 from holtmq.broker.revocation import enforce_rights
+from holtmq.broker.served_queue import ServedQueue
 from holtmq.broker.session import Session
 from holtmq.broker.traffic import Churn
 from holtmq.broker.vhost import VirtualHost
@@ -76,11 +77,11 @@ class Broker:
         self.properties: dict[bytes, Properties] = {}
         """Recently decoded properties, by their bytes."""
         self.restorer = Restorer(self.properties)
-        self.awake: list[MessageQueue] = []
+        self.awake: list[ServedQueue] = []
         """Queues to dispatch before the turn ends."""
         self.unconfirmed: list[Confirms] = []
         """Channels with unconfirmed messages."""
-        self.starved: dict[MessageQueue, None] = {}
+        self.starved: dict[ServedQueue, None] = {}
         """Queues whose next message is not on disk yet, or that wait for memory."""
         self.marking: list[tuple[MessageQueue, Lane]] = []
         """Lanes with deliveries in the batch that the journal is collecting."""
@@ -95,11 +96,11 @@ class Broker:
         self._hogs: list[MessageQueue] = []
         """The queues that have the most in memory, while it is short, the largest one last."""
         self._next_search = 0
-        self._crowded: list[MessageQueue] = []
+        self._crowded: list[ServedQueue] = []
         self._next_due: int | None = None
         self._released_to = 0
         self._cannot_release = False
-        self._timers: list[tuple[int, int, MessageQueue]] = []
+        self._timers: list[tuple[int, int, ServedQueue]] = []
         self._timing = Chore("handling timers", "all queues", self._handle_timers)
         self._timing.is_done = True
         self._numbers = count(1)
@@ -270,10 +271,15 @@ class Broker:
         """Leave some messages of one of the largest queues to the file."""
         if not self._hogs and self.now_ms >= self._next_search:
             self._next_search = self.now_ms + SEARCH_MS
-            queues = [queue for vhost in self.vhosts.values() for queue in vhost.queues.values() if queue.messages_in_memory]
+            queues = [queue for queue in self._message_queues() if queue.messages_in_memory]
             self._hogs = heapq.nlargest(HOGS, queues, key=attrgetter("memory"))[::-1]
         if self._hogs and (self._hogs[-1].is_deleted or not self._hogs[-1].page_out(PAGE_OUT_MESSAGES, PAGE_OUT_BYTES)):
             self._hogs.pop()
+
+    def _message_queues(self) -> list[MessageQueue]:
+        """Return all queues that are not streams."""
+        queues = (queue for vhost in self.vhosts.values() for queue in vhost.queues.values())
+        return [queue for queue in queues if isinstance(queue, MessageQueue)]
 
     def expect(self, destinations: Sequence[Destination], properties: Properties, size: int) -> None:
         """Let queues save memory if the copies of a message, and those before it in this turn, may take too much."""
@@ -286,7 +292,7 @@ class Broker:
         for queue in starved:
             queue.wake()
 
-    def dispatch(self, queue: MessageQueue) -> None:
+    def dispatch(self, queue: ServedQueue) -> None:
         """Deliver the messages of a queue. A queue that fails is left alone for a while, and then tried again."""
         try:
             queue.dispatch()
@@ -295,7 +301,7 @@ class Broker:
             queue.is_suspended = True
             self.schedule(queue, self.now_ms + RETRY_MS)
 
-    def _on_time(self, queue: MessageQueue) -> None:
+    def _on_time(self, queue: ServedQueue) -> None:
         if queue.is_suspended:
             queue.is_suspended = False
             queue.wake()
@@ -331,7 +337,7 @@ class Broker:
         self._next_due = self.journal.next_due(self._released_to)
 
     def _release_due(self) -> None:
-        queues = {queue.id: queue for vhost in self.vhosts.values() for queue in vhost.queues.values()}
+        queues = {queue.id: queue for queue in self._message_queues()}
         try:
             for queue_id, row in self.journal.due(self._released_to, self.now_ms):
                 if queue_id in queues:
@@ -350,7 +356,7 @@ class Broker:
         if is_new:
             log.error("cannot read %s, trying again every %d ms: %s", what, READ_AGAIN_MS, error)
 
-    def schedule(self, queue: MessageQueue, at_ms: int) -> None:
+    def schedule(self, queue: ServedQueue, at_ms: int) -> None:
         heapq.heappush(self._timers, (at_ms, self.next_number(), queue))
 
     def sealed(self) -> None:
@@ -392,8 +398,8 @@ class Broker:
 
     def forget_delivered(self) -> None:
         """Note that all messages are back in their queues, when the broker stops."""
-        queues = [queue for vhost in self.vhosts.values() for queue in vhost.queues.values()]
-        self.journal.forget_delivered({place: mark for queue in queues for place, mark in queue.marks().items()})
+        marks = {place: mark for queue in self._message_queues() for place, mark in queue.marks().items()}
+        self.journal.forget_delivered(marks)
 
     def _confirm(self) -> None:
         waiting = []

@@ -12,11 +12,12 @@ from holtmq.broker.consumer import Consumer
 from holtmq.broker.declarer import Declarer
 from holtmq.broker.ports import NoOutlet, Outlet
 from holtmq.broker.publication import Publication
-from holtmq.broker.queue import MessageQueue
 from holtmq.broker.queued_message import Origin, QueuedMessage
 from holtmq.broker.reply import REPLY_QUEUE, ReplyDestination
+from holtmq.broker.served_queue import ServedQueue
+from holtmq.broker.settlement import Settlement
 from holtmq.broker.traffic import WAYS_KEPT, Inflow, Outflow, Tallies, Way
-from holtmq.broker.transaction import Settlement, Transaction
+from holtmq.broker.transaction import Transaction
 from holtmq.errors import (
     NotAllowedError,
     NotImplementedByBrokerError,
@@ -36,7 +37,7 @@ if TYPE_CHECKING:
     from holtmq.broker.session import Session
 
 
-Delivery: TypeAlias = tuple[QueuedMessage, MessageQueue, Consumer | None]
+Delivery: TypeAlias = tuple[QueuedMessage, ServedQueue, Consumer | None]
 """An unacknowledged message: without a consumer if it was fetched by `get`."""
 NOWHERE = NoOutlet()
 SETTLED_AT_ONCE = 100
@@ -235,7 +236,7 @@ class Channel:
     def resume(self) -> None:
         """Resume deliveries after the client's credit has grown."""
         for consumer in self.consumers.values():
-            if isinstance(consumer.queue, MessageQueue):
+            if not isinstance(consumer.queue, ReplyDestination):
                 self.vhost.wake(consumer.queue)
 
     def consume(
@@ -268,6 +269,7 @@ class Channel:
             is_exclusive=is_exclusive,
             priority=priority,
             prefetch=self.consumer_prefetch,
+            arguments=arguments,
         )
         queue.add_consumer(consumer)
         self.consumers[tag] = consumer
@@ -295,15 +297,15 @@ class Channel:
         if consumer is None:
             return
         self.session.consumers -= 1
-        if isinstance(consumer.queue, MessageQueue):
-            consumer.queue.remove_consumer(consumer)
-        else:
+        if isinstance(consumer.queue, ReplyDestination):
             consumer.queue.consumer = None
+        else:
+            consumer.queue.remove_consumer(consumer)
 
     def deliver(self, consumer: Consumer, messages: list[QueuedMessage], redelivered: Collection[int]) -> None:
         """Deliver messages of a queue to a consumer of this channel."""
         first, queue, number = self._next_tag, consumer.queue, len(messages)
-        assert isinstance(queue, MessageQueue)
+        assert not isinstance(queue, ReplyDestination)
         self._next_tag += number
         self.outlet.deliver(consumer, first, queue.as_delivered(messages), redelivered)
         if redelivered:
@@ -329,7 +331,7 @@ class Channel:
         self._next_tag += 1
 
     def get(self, queue_name: str, *, is_auto_ack: bool) -> Fetched | None:
-        queue = self.declarer.readable_queue(queue_name)
+        queue = self.declarer.readable_messages(queue_name, "basic.get")
         queue.use()
         messages = queue.take(1)
         self.vhost.wake(queue)
@@ -356,13 +358,13 @@ class Channel:
 
     def move(self, source_name: str, target_name: str, limit: int) -> int:
         """Move messages between queues, after a check of the user's permissions. Return their number."""
-        source, target = self.declarer.readable_queue(source_name), self.declarer.queue(target_name)
+        source, target = self.declarer.readable_messages(source_name, "moving messages"), self.declarer.queue(target_name)
         self.session.require("write", "queue", target.name)
         return self.vhost.move(source, target, limit)
 
     def ack(self, tag: int, *, multiple: bool) -> None:
         if multiple:
-            self._settle(self._take_unsettled(tag, multiple=True), MessageQueue.settle)
+            self._settle(self._take_unsettled(tag, multiple=True), Settlement.ACK)
         else:
             self.ack_each((tag,))
 
@@ -370,7 +372,7 @@ class Channel:
         """Acknowledge several deliveries. On the hot path: see benchmarks/broker.py."""
         if self.transaction is not None:
             for tag in tags:
-                self._settle(self._take_unsettled(tag, multiple=False), MessageQueue.settle)
+                self._settle(self._take_unsettled(tag, multiple=False), Settlement.ACK)
             return
         unsettled = self.unsettled
         for tag in tags:
@@ -387,8 +389,8 @@ class Channel:
 
     def reject(self, tag: int, *, multiple: bool, requeue: bool) -> None:
         """Requeue messages, or dead-letter them."""
-        settle = MessageQueue.take_back if requeue else MessageQueue.reject
-        self._settle(self._take_unsettled(tag, multiple=multiple), settle)
+        settlement = Settlement.REQUEUE if requeue else Settlement.REJECT
+        self._settle(self._take_unsettled(tag, multiple=multiple), settlement)
 
     @property
     def unsettled_count(self) -> int:
@@ -422,7 +424,7 @@ class Channel:
         if not requeue:
             raise NotImplementedByBrokerError("basic.recover without requeue: expected requeue")
         unsettled, self.unsettled = self.unsettled, {}
-        self._apply_in_steps(unsettled, MessageQueue.take_back)
+        self._apply_in_steps(unsettled, Settlement.REQUEUE)
 
     def _take_unsettled(self, tag: int, *, multiple: bool) -> dict[int, Delivery]:
         if multiple and tag == 0:
@@ -441,51 +443,54 @@ class Channel:
             del self.unsettled[one]
         return taken
 
-    def _settle(self, deliveries: dict[int, Delivery], settle: Settlement) -> None:
+    def _settle(self, deliveries: dict[int, Delivery], settlement: Settlement) -> None:
         if self.transaction is None:
-            self._apply_in_steps(deliveries, settle)
+            self._apply_in_steps(deliveries, settlement)
         else:
-            self.transaction.settlements.append((deliveries, settle))
+            self.transaction.settlements.append((deliveries, settlement))
 
-    def _apply_in_steps(self, deliveries: dict[int, Delivery], settle: Settlement) -> None:
+    def _apply_in_steps(self, deliveries: dict[int, Delivery], settlement: Settlement) -> None:
         """Settle messages, in steps if they are many. The client must wait for the chore before it goes on."""
         if len(deliveries) <= SETTLED_AT_ONCE:
-            self._apply(deliveries, settle)
+            self._apply(deliveries, settlement)
             return
         self._settling = dict(reversed(deliveries.items()))
         subject = f"channel {self.number} of {self.session.user.name!r}"
-        self.chore = self.broker.chores.add("settling messages", subject, lambda: self._settle_all(settle))
+        self.chore = self.broker.chores.add("settling messages", subject, lambda: self._settle_all(settlement))
 
-    def _settle_all(self, settle: Settlement) -> Steps[None]:
+    def _settle_all(self, settlement: Settlement) -> Steps[None]:
         while self._settling:  # oldest first; those in it still count as unacknowledged
             _, delivery = self._settling.popitem()
-            self._settle_one(delivery, settle)
+            self._settle_one(delivery, settlement)
             yield
 
-    def _apply(self, deliveries: dict[int, Delivery], settle: Settlement) -> None:
+    def _apply(self, deliveries: dict[int, Delivery], settlement: Settlement) -> None:
         """Settle messages. If that fails for one of them, the rest stays unacknowledged."""
         left = iter(deliveries.items())
         try:
             for _, delivery in left:
-                self._settle_one(delivery, settle)
+                self._settle_one(delivery, settlement)
         except Exception:
             self.unsettled = dict(sorted({**dict(left), **self.unsettled}.items()))
             raise
 
-    def _settle_one(self, delivery: Delivery, settle: Settlement) -> None:
+    def _settle_one(self, delivery: Delivery, settlement: Settlement) -> None:
         message, queue, consumer = delivery
         if consumer is not None:
             consumer.in_flight -= 1
             self.in_flight -= 1
-        settle(queue, message)
-        if settle is MessageQueue.take_back:
+        if settlement is Settlement.ACK:
+            queue.settle(message)
+        elif settlement is Settlement.REQUEUE:
+            queue.take_back(message)
             self.outflow.requeued += 1
-        elif settle is MessageQueue.reject:
+        else:
+            queue.reject(message)
             self.outflow.rejected += 1
         if not queue.is_awake:
             self.vhost.wake(queue)
 
-    def messages_of(self, queue: MessageQueue) -> list[QueuedMessage]:
+    def messages_of(self, queue: ServedQueue) -> list[QueuedMessage]:
         """Return the unacknowledged messages of a queue."""
         settled = self.transaction.settled if self.transaction is not None else {}
         deliveries = (*self.unsettled.values(), *settled.values(), *self._settling.values())
@@ -549,7 +554,7 @@ class Channel:
         while self.unsettled:  # a message leaves it when it is requeued: those in it still count as unacknowledged
             _, delivery = self.unsettled.popitem()
             try:
-                self._settle_one(delivery, MessageQueue.take_back)
+                self._settle_one(delivery, Settlement.REQUEUE)
             except Exception:  # noqa: BLE001  # contained: it is reported
                 errors.report("requeueing a message", f"queue {delivery[1].name!r}")
             yield

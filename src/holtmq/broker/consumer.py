@@ -2,21 +2,23 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING
 
 from holtmq.broker.memory import SHORT_UNACKNOWLEDGED
+from holtmq.table import EMPTY_TABLE, FieldValue
 
 if TYPE_CHECKING:
     from holtmq.broker.channel import Channel
-    from holtmq.broker.queue import MessageQueue
     from holtmq.broker.reply import ReplyDestination
+    from holtmq.broker.served_queue import ServedQueue
 
 UNLIMITED = 2**31
 
 
 class Consumer:
     __slots__ = (
+        "arguments",
         "channel",
         "in_flight",
         "is_auto_ack",
@@ -33,12 +35,13 @@ class Consumer:
         number: int,
         tag: str,
         channel: Channel,
-        queue: MessageQueue | ReplyDestination,
+        queue: ServedQueue | ReplyDestination,
         *,
         is_auto_ack: bool,
         is_exclusive: bool,
         priority: int,
         prefetch: int,
+        arguments: Mapping[str, FieldValue] = EMPTY_TABLE,
     ) -> None:
         self.number = number
         """The order in which consumers were added."""
@@ -50,6 +53,7 @@ class Consumer:
         self.priority = priority
         self.prefetch = prefetch
         """Maximum number of unacknowledged messages; 0 means unlimited."""
+        self.arguments = arguments
         self.in_flight = 0
 
     def room(self) -> int:

@@ -8,7 +8,9 @@ from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from holtmq.broker.queue import MessageQueue
-from holtmq.errors import NotFoundError, PreconditionFailedError, ResourceLockedError
+from holtmq.broker.served_queue import ServedQueue
+from holtmq.errors import NotFoundError, NotImplementedByBrokerError, PreconditionFailedError, ResourceLockedError
+from holtmq.queueing.stream_rules import STREAM
 from holtmq.table import EMPTY_TABLE, FieldValue
 from holtmq.topology import Binding, DestinationType, Exchange, Queue
 from holtmq.topology.registry import refuse_default_exchange
@@ -23,17 +25,27 @@ class Declarer:
         self._vhost = session.vhost
         self._last_queue: str | None = None
 
-    def queue(self, name: str) -> MessageQueue:
+    def queue(self, name: str) -> ServedQueue:
         """Return a queue that this client may use. The empty name means the last queue declared on this channel."""
         queue = self._vhost.queue(self._name(name))
         self._require_access(queue)
         return queue
 
-    def readable_queue(self, name: str) -> MessageQueue:
+    def readable_queue(self, name: str) -> ServedQueue:
         """Return a queue that the user may read. A user who may not does not learn whether it exists."""
         name = self._name(name)
         self._session.require("read", "queue", name)
         return self.queue(name)
+
+    def readable_messages(self, name: str, operation: str) -> MessageQueue:
+        """Return a queue that the user may read, for an operation that removes messages. A stream has no such operation."""
+        queue = self.readable_queue(name)
+        if isinstance(queue, MessageQueue):
+            return queue
+        raise NotImplementedByBrokerError(
+            f"{operation} is not supported by stream {queue.name!r} in vhost {self._vhost.name!r}: "
+            "expected a queue of another type"
+        )
 
     def declare_exchange(self, exchange: Exchange) -> None:
         self._session.require("configure", "exchange", exchange.name)
@@ -61,9 +73,11 @@ class Declarer:
         is_exclusive: bool,
         is_auto_delete: bool,
         arguments: Mapping[str, FieldValue],
-    ) -> MessageQueue:
+    ) -> ServedQueue:
         is_named_by_server = not name
         if is_named_by_server:
+            if arguments.get("x-queue-type") == STREAM:
+                raise PreconditionFailedError("a stream cannot be named by the broker: expected a name, got an empty one")
             name = f"amq.gen-{secrets.token_urlsafe(16)}"
         self._session.require("configure", "queue", name)
         existing = self._vhost.find(name)
@@ -82,7 +96,7 @@ class Declarer:
         self._last_queue = name
         return queue
 
-    def require_queue(self, name: str) -> MessageQueue:
+    def require_queue(self, name: str) -> ServedQueue:
         """Return a queue, or raise if it does not exist (passive declare). As in RabbitMQ, this needs no permission.
 
         The empty name does not mean the last queue here.
@@ -109,7 +123,7 @@ class Declarer:
         return self._vhost.delete_queue(queue)
 
     def purge_queue(self, name: str) -> int:
-        return self.readable_queue(name).purge()
+        return self.readable_messages(name, "queue.purge").purge()
 
     def bind_queue(
         self,
@@ -169,12 +183,12 @@ class Declarer:
             raise NotFoundError("no previously declared queue on this channel")
         return self._last_queue
 
-    def _require_access(self, queue: MessageQueue) -> None:
+    def _require_access(self, queue: ServedQueue) -> None:
         if queue.owner is not None and queue.owner is not self._session:
             raise _locked(queue)
 
 
-def _locked(queue: MessageQueue) -> ResourceLockedError:
+def _locked(queue: ServedQueue) -> ResourceLockedError:
     return ResourceLockedError(
         f"cannot obtain exclusive access to locked queue {queue.name!r} in vhost {queue.declared.vhost!r}: "
         "it belongs to the connection that declared it, or was declared with another exclusive flag"

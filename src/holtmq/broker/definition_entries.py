@@ -12,20 +12,22 @@ from typing import Any
 
 from holtmq.accounts import HASHINGS, RABBITMQ_HASHING, SCRYPT, Permission, TopicPermission, User, is_password_hash
 from holtmq.errors import DefinitionsError, InvalidValueError
-from holtmq.queueing.rules import OVERFLOWS, POLICY_NUMBERS
+from holtmq.queueing.argument_values import POLICY_NUMBERS
+from holtmq.queueing.rules import OVERFLOWS
+from holtmq.queueing.stream_rules import parse_age
 from holtmq.table import Table, describe, require_short_string
 from holtmq.topology import Parameter, Policy, Topology
 from holtmq.topology.definitions_file import POLICY_TARGETS, Fields, require_expression
 
-POLICY_TEXTS = ("dead-letter-exchange", "dead-letter-routing-key", "overflow", "alternate-exchange")
+POLICY_TEXTS = ("dead-letter-exchange", "dead-letter-routing-key", "overflow", "alternate-exchange", "max-age")
 WITHOUT_EFFECT = (
     "ha-mode", "ha-params", "ha-sync-mode", "ha-sync-batch-size", "ha-promote-on-shutdown", "ha-promote-on-failure",
     "queue-mode", "queue-version", "queue-master-locator", "queue-leader-locator", "consumer-timeout",
-    "federation-upstream", "federation-upstream-set", "federation-upstream-pattern", "dead-letter-strategy", "max-age",
-    "max-in-memory-length", "max-in-memory-bytes", "stream-max-segment-size-bytes", "stream-filter-size-bytes",
+    "federation-upstream", "federation-upstream-set", "federation-upstream-pattern", "dead-letter-strategy",
+    "max-in-memory-length", "max-in-memory-bytes", "stream-filter-size-bytes",
     "initial-cluster-size", "target-group-size",
 )  # fmt: skip
-"""RabbitMQ's settings for clusters, plugins and streams. They are accepted and stored, without effect."""
+"""RabbitMQ's settings for clusters and plugins, and for the files of streams. They are accepted and stored, without effect."""
 
 
 def read_user(fields: Fields, name: str) -> tuple[User, str | None]:
@@ -141,9 +143,18 @@ def _require_definition(definition: Table, path: str) -> None:
                 raise DefinitionsError(f"{path}.{name}", f"expected a string, got {describe(value)}")
             if name == "overflow" and value not in OVERFLOWS:
                 raise DefinitionsError(f"{path}.{name}", f"expected one of {', '.join(OVERFLOWS)}, got {value!r}")
+            if name == "max-age":
+                _require_age(value, f"{path}.{name}")
         elif name not in WITHOUT_EFFECT:
             known = ", ".join((*POLICY_NUMBERS, *POLICY_TEXTS))
             raise DefinitionsError(f"{path}.{name}", f"expected one of {known}, got {name!r}")
+
+
+def _require_age(value: str, path: str) -> None:
+    try:
+        parse_age(value, "max-age")
+    except InvalidValueError as error:
+        raise DefinitionsError(path, str(error)) from error
 
 
 def require_name(name: str, path: str, what: str) -> None:

@@ -23,10 +23,10 @@ from holtmq.broker.definition_entries import (
     require_policy,
 )
 from holtmq.broker.memory import memory_of
-from holtmq.broker.queue import MessageQueue
+from holtmq.broker.served_queue import ServedQueue
 from holtmq.broker.vhost import VirtualHost
 from holtmq.errors import DefinitionsError, HoltmqError, InvalidValueError
-from holtmq.queueing.rules import QueueRules
+from holtmq.queueing.stream_rules import rules_of
 from holtmq.routing.router import require_exchange_type
 from holtmq.steps import Steps
 from holtmq.store.null_journal import NullJournal
@@ -83,7 +83,7 @@ def _rehearse(broker: Broker, topology: Topology) -> Steps[None]:
 def _copy_of(broker: Broker, topology: Topology) -> Steps[Broker]:
     """Return a broker that stores nothing, with its accounts and vhosts, and the exchanges and queues that the file names."""
     exchanges: dict[tuple[str, str], Exchange] = {}
-    queues: dict[tuple[str, str], MessageQueue] = {}
+    queues: dict[tuple[str, str], ServedQueue] = {}
     ends = ((each.vhost, name) for each in topology.bindings for name in (each.source, each.destination))
     for vhost_name, name in chain(
         ((each.vhost, each.name) for each in topology.exchanges), ((each.vhost, each.name) for each in topology.queues), ends
@@ -225,4 +225,4 @@ def _refuse_contradiction(broker: Broker, kind: str, part: Any) -> None:
             raise InvalidValueError("expected a queue name, got an empty one")
         if not part.name.startswith(SERVER_NAMED):
             refuse_reserved_name(part.name, "queue")
-        QueueRules.of(part)
+        rules_of(part)

@@ -9,7 +9,7 @@ from collections.abc import Collection, Sequence
 from typing import TYPE_CHECKING, Protocol
 
 from holtmq.broker.memory import MemoryBudget
-from holtmq.broker.queued_message import QueuedMessage
+from holtmq.broker.queued_message import Origin, QueuedMessage
 from holtmq.errors import StoreError
 from holtmq.queueing.dead_letter import DeathReason
 from holtmq.store.chunk import LoggedMessage
@@ -20,6 +20,7 @@ if TYPE_CHECKING:
     from holtmq.broker.consumer import Consumer
     from holtmq.broker.lane import Lane
     from holtmq.broker.queue import MessageQueue
+    from holtmq.broker.served_queue import ServedQueue
 
 
 class Outlet(Protocol):
@@ -88,22 +89,22 @@ class QueueHost(Protocol):
     def mark_wanted(self, lane: Lane) -> None:
         """Update the lane when the journal has committed the mark that it wants."""
 
-    def wake(self, queue: MessageQueue) -> None:
+    def wake(self, queue: ServedQueue) -> None:
         """Call the queue's `dispatch` before the turn ends."""
 
-    def dispatch(self, queue: MessageQueue) -> None:
+    def dispatch(self, queue: ServedQueue) -> None:
         """Call the queue's `dispatch` now, and contain its errors."""
 
     def delivery_failed(self, consumer: Consumer) -> None:
         """Report the exception that is being handled, and close the connection of the consumer."""
 
-    def starve(self, queue: MessageQueue) -> None:
+    def starve(self, queue: ServedQueue) -> None:
         """Wake the queue when the journal has committed more messages."""
 
-    def read_failed(self, queue: MessageQueue, error: StoreError, *, is_new: bool) -> None:
+    def read_failed(self, queue: ServedQueue, error: StoreError, *, is_new: bool) -> None:
         """Report that messages of the queue cannot be read from the file."""
 
-    def schedule(self, queue: MessageQueue, at_ms: int) -> None:
+    def schedule(self, queue: ServedQueue, at_ms: int) -> None:
         """Call the queue's `on_time` at the given time."""
 
     def is_committed(self, batch: int) -> bool:
@@ -112,13 +113,16 @@ class QueueHost(Protocol):
     def restore(self, logged: LoggedMessage) -> QueuedMessage:
         """Turn a stored message into a queued one."""
 
+    def origin(self, names: tuple[str, str]) -> Origin:
+        """Return the origin of messages with this exchange and routing key."""
+
     def restore_row(self, row: StoredRow) -> QueuedMessage:
         """Turn a message that has a row of its own into a queued one."""
 
     def bury(self, message: QueuedMessage, queue: MessageQueue, reason: DeathReason) -> None:
         """Dead-letter a message if the queue has a dead-letter exchange."""
 
-    def doom(self, queue: MessageQueue) -> None:
+    def doom(self, queue: ServedQueue) -> None:
         """Delete a queue, now or soon. From now on nobody finds it."""
 
     def unsettled(self, queue: MessageQueue) -> Sequence[QueuedMessage]:

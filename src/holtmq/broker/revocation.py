@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from holtmq.broker.queue import MessageQueue
+from holtmq.broker.reply import ReplyDestination
 from holtmq.errors import ConnectionForcedError
 from holtmq.steps import Steps
 
@@ -52,6 +52,6 @@ def _cancel_unreadable(session: Session) -> None:
     for channel in session.channels.values():
         for tag, consumer in list(channel.consumers.items()):
             queue = consumer.queue
-            if isinstance(queue, MessageQueue) and not accounts.permits(user, vhost, "read", queue.name):
+            if not isinstance(queue, ReplyDestination) and not accounts.permits(user, vhost, "read", queue.name):
                 channel.cancel(tag)
                 channel.outlet.cancel(consumer)

@@ -4,15 +4,12 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Callable
-from typing import TYPE_CHECKING, TypeAlias
+from typing import TYPE_CHECKING
+
+from holtmq.broker.settlement import Settlement
 
 if TYPE_CHECKING:
     from holtmq.broker.channel import Delivery
-    from holtmq.broker.queue import MessageQueue
-    from holtmq.broker.queued_message import QueuedMessage
-
-Settlement: TypeAlias = "Callable[[MessageQueue, QueuedMessage], None]"
-"""What an acknowledgement does to a message: a method of its queue."""
 
 
 class Transaction:

@@ -13,11 +13,14 @@ from holtmq.broker.memory import MemoryBudget, memory_of
 from holtmq.broker.queue import MessageQueue
 from holtmq.broker.queued_message import QueuedMessage, known_properties
 from holtmq.broker.reply import ReplyDestination
+from holtmq.broker.served_queue import ServedQueue
+from holtmq.broker.stream_queue import StreamQueue
 from holtmq.broker.traffic import Inflow, Outflow, Traffic
 from holtmq.errors import NotFoundError, StoreError
 from holtmq.queueing.dead_letter import DeadLetter, DeathReason, dead_letter
 from holtmq.queueing.letter_chain import LetterChain
 from holtmq.queueing.rules import QueueRules
+from holtmq.queueing.stream_rules import StreamRules, rules_of
 from holtmq.routing import Route, Router
 from holtmq.steps import Steps, complete
 from holtmq.store.chunk import LoggedMessage
@@ -47,7 +50,7 @@ class VirtualHost:
         broker.memory.topology += memory_of(registry.exchanges.values(), registry.queues.values(), topology.bindings)
         self.metadata: dict[str, Any] = {}
         """Description, tags and the like."""
-        self.queues: dict[str, MessageQueue] = {}
+        self.queues: dict[str, ServedQueue] = {}
         self.replies: dict[str, ReplyDestination] = {}
         self.sessions: set[Session] = set()
         self._closed_traffic, self._closed_inflow, self._closed_outflow = Traffic(), Inflow(), Outflow()
@@ -68,7 +71,7 @@ class VirtualHost:
     def memory(self) -> MemoryBudget:
         return self.broker.memory
 
-    def find(self, name: str) -> MessageQueue | None:
+    def find(self, name: str) -> ServedQueue | None:
         """Return the queue with this name, if there is one. A doomed one is deleted first."""
         queue = self.queues.get(name)
         if queue is None or not queue.is_doomed:
@@ -76,7 +79,7 @@ class VirtualHost:
         self.delete_queue(queue)
         return None
 
-    def queue(self, name: str) -> MessageQueue:
+    def queue(self, name: str) -> ServedQueue:
         queue = self.find(name)
         if queue is None:
             raise NotFoundError(f"no queue {name!r} in vhost {self.name!r}")
@@ -86,7 +89,7 @@ class VirtualHost:
         declared = self.router.registry.exchanges.get(exchange)
         return declared is not None and declared.type == "topic"
 
-    def destinations(self, route: Route) -> Sequence[MessageQueue]:
+    def destinations(self, route: Route) -> Sequence[ServedQueue]:
         """Return the queues of a route."""
         return tuple([self.queues[name] for name in route.queues])
 
@@ -106,7 +109,7 @@ class VirtualHost:
     def delete_exchange(self, name: str, *, if_unused: bool = False) -> None:
         self._removed(self.router.delete_exchange(name, if_unused=if_unused, is_swept=False))
 
-    def declare_queue(self, declared: Queue, *, owner: Session | None = None, is_named_by_server: bool = False) -> MessageQueue:
+    def declare_queue(self, declared: Queue, *, owner: Session | None = None, is_named_by_server: bool = False) -> ServedQueue:
         existing = self.find(declared.name)
         self.broker.churn.queues_declared += 1
         if existing is not None:
@@ -114,7 +117,7 @@ class VirtualHost:
             existing.use()
             return existing
         self.memory.require_room_for_topology()
-        rules = QueueRules.of(declared, self.router.registry.queue_policy(declared.name))
+        rules = rules_of(declared, self.router.registry.queue_policy(declared.name))
         if is_named_by_server:
             self.router.adopt_queue(declared)
         else:
@@ -124,23 +127,28 @@ class VirtualHost:
         self.broker.churn.queues_created += 1
         return self.open_queue(declared, self.journal.add_queue(declared), rules, owner)
 
-    def open_queue(self, declared: Queue, queue_id: int, rules: QueueRules, owner: Session | None = None) -> MessageQueue:
+    def open_queue(
+        self, declared: Queue, queue_id: int, rules: QueueRules | StreamRules, owner: Session | None = None
+    ) -> ServedQueue:
         """Start a declared queue."""
+        if isinstance(rules, StreamRules):
+            stream = self.queues[declared.name] = StreamQueue(declared, queue_id, rules, self)
+            return stream
         queue = self.queues[declared.name] = MessageQueue(declared, queue_id, rules, self, owner)
         if owner is not None:
             owner.exclusive_queues[declared.name] = queue
         return queue
 
-    def doom(self, queue: MessageQueue) -> None:
+    def doom(self, queue: ServedQueue) -> None:
         """Delete a queue that nobody needs any more. If that fails, it is tried again."""
         queue.must_go = True
         self.broker.chores.add("deleting a queue", f"queue {queue.name!r}", lambda: self._delete_doomed(queue))
 
-    def _delete_doomed(self, queue: MessageQueue) -> Steps[None]:
+    def _delete_doomed(self, queue: ServedQueue) -> Steps[None]:
         self.delete_queue(queue)
         yield
 
-    def delete_queue(self, queue: MessageQueue) -> int:
+    def delete_queue(self, queue: ServedQueue) -> int:
         """Delete a queue, cancel its consumers, and return the number of ready messages that were in it.
 
         Do nothing if it was deleted before: another queue may have its name.
@@ -155,7 +163,7 @@ class VirtualHost:
                 queue.owner.exclusive_queues.pop(queue.name, None)
             self._removed(self.router.delete_queue(queue.name, is_swept=False))
 
-    def _empty(self, queue: MessageQueue) -> int:
+    def _empty(self, queue: ServedQueue) -> int:
         queue.is_deleted = True
         self.broker.churn.queues_deleted += 1
         count = queue.purge()
@@ -194,10 +202,13 @@ class VirtualHost:
     def _apply_policies(self) -> Steps[None]:
         registry = self.router.registry
         for queue in list(self.queues.values()):
-            if not queue.is_deleted:
-                rules = QueueRules.of(queue.declared, registry.queue_policy(queue.name))
-                if rules != queue.rules:
-                    queue.apply(rules)
+            policy = registry.queue_policy(queue.name)
+            if queue.is_deleted:
+                pass
+            elif isinstance(queue, StreamQueue):
+                queue.apply(StreamRules.of(queue.declared, policy))
+            elif (rules := QueueRules.of(queue.declared, policy)) != queue.rules:
+                queue.apply(rules)
             yield
 
     def _is_durable(self, binding: Binding) -> bool:
@@ -252,12 +263,12 @@ class VirtualHost:
             self.memory.topology -= memory_of((), (), some)
             yield
 
-    def wake(self, queue: MessageQueue) -> None:
+    def wake(self, queue: ServedQueue) -> None:
         if not queue.is_awake and not queue.is_suspended:
             queue.is_awake = True
             self.broker.awake.append(queue)
 
-    def dispatch(self, queue: MessageQueue) -> None:
+    def dispatch(self, queue: ServedQueue) -> None:
         self.broker.dispatch(queue)
 
     def delivery_failed(self, consumer: Consumer) -> None:
@@ -265,10 +276,10 @@ class VirtualHost:
         self.broker.internal_errors.report("delivering to a consumer", f"consumer {consumer.tag!r} of {session.user.name!r}")
         consumer.channel.outlet.fail()
 
-    def schedule(self, queue: MessageQueue, at_ms: int) -> None:
+    def schedule(self, queue: ServedQueue, at_ms: int) -> None:
         self.broker.schedule(queue, at_ms)
 
-    def read_failed(self, queue: MessageQueue, error: StoreError, *, is_new: bool) -> None:
+    def read_failed(self, queue: ServedQueue, error: StoreError, *, is_new: bool) -> None:
         self.broker.read_failed(f"messages of queue {queue.name!r} in vhost {self.name!r}", error, is_new=is_new)
 
     def is_committed(self, batch: int) -> bool:
@@ -276,6 +287,9 @@ class VirtualHost:
 
     def restore(self, logged: LoggedMessage) -> QueuedMessage:
         return self.broker.restorer.restore(logged)
+
+    def origin(self, names: tuple[str, str]) -> Origin:
+        return self.broker.restorer.origin(names)
 
     def restore_row(self, row: StoredRow) -> QueuedMessage:
         return self.broker.restorer.restore_row(row)
@@ -315,7 +329,7 @@ class VirtualHost:
         for target in destinations:
             target.put(dead, route.entries.get(target.name))
 
-    def move(self, source: MessageQueue, target: MessageQueue, limit: int) -> int:
+    def move(self, source: MessageQueue, target: ServedQueue, limit: int) -> int:
         """Move messages from the head of a queue to the tail of another and return their number.
 
         The move ends early when the target is full. Messages keep their exchange and routing key. Both ends of the move
@@ -387,10 +401,10 @@ class VirtualHost:
     def mark_wanted(self, lane: Lane) -> None:
         self.broker.wanted_marks.append(lane)
 
-    def starve(self, queue: MessageQueue) -> None:
+    def starve(self, queue: ServedQueue) -> None:
         self.broker.starved[queue] = None
 
-    def unsettled(self, queue: MessageQueue) -> list[QueuedMessage]:
+    def unsettled(self, queue: ServedQueue) -> list[QueuedMessage]:
         if not queue.unsettled:
             return []
         return [message for channel in self.channels for message in channel.messages_of(queue)]

@@ -23,7 +23,8 @@ from holtmq.embedded.callback_consumer import CallbackConsumer
 from holtmq.embedded.intake import Intake
 from holtmq.embedded.queue_handle import Key, QueueHandle, as_key, refuse_unsupported
 from holtmq.errors import InvalidValueError, NotFoundError
-from holtmq.queueing.rules import HIGHEST_PRIORITY, LONGEST_MS, QueueRules, queue_arguments
+from holtmq.queueing.argument_values import LONGEST_MS
+from holtmq.queueing.rules import HIGHEST_PRIORITY, QueueRules, queue_arguments
 from holtmq.queueing.terms import terms_of
 from holtmq.routing import Explanation, Router
 from holtmq.steps import complete

@@ -7,7 +7,7 @@ from collections.abc import Hashable, Iterable, Sequence
 from typing import Any, NamedTuple
 
 from holtmq.broker.channel import Channel
-from holtmq.broker.queue import MessageQueue
+from holtmq.broker.served_queue import ServedQueue
 from holtmq.broker.traffic import Churn, Inflow, Outflow
 from holtmq.broker.vhost import VirtualHost
 from holtmq.clock import SteadyClock
@@ -124,7 +124,7 @@ def now_ms() -> int:
     return CLOCK.now_ms()
 
 
-def queue_numbers(queue: MessageQueue) -> tuple[int, ...]:
+def queue_numbers(queue: ServedQueue) -> tuple[int, ...]:
     """Return the values of `QUEUE_COLUMNS`."""
     ready, unsettled = queue.message_count, queue.unsettled
     return (ready, unsettled, ready + unsettled, queue.arrived, *_out(queue.outflow, queue.acknowledged))

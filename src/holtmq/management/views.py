@@ -13,7 +13,8 @@ from urllib.parse import quote
 
 from holtmq.broker.channel import Channel
 from holtmq.broker.consumer import Consumer
-from holtmq.broker.queue import MessageQueue
+from holtmq.broker.reply import ReplyDestination
+from holtmq.broker.served_queue import ServedQueue
 from holtmq.broker.session import Session
 from holtmq.broker.vhost import VirtualHost
 from holtmq.management.node import ConnectedClient
@@ -38,7 +39,7 @@ NODE = f"holtmq@{socket.gethostname()}"
 HASH_BYTES = 9
 
 
-def plain_queue(queue: MessageQueue, vhost: VirtualHost) -> dict[str, Any]:
+def plain_queue(queue: ServedQueue, vhost: VirtualHost) -> dict[str, Any]:
     """Return a queue without message counts and rates."""
     declared, policy = queue.declared, vhost.router.registry.queue_policy(queue.name)
     return {
@@ -55,7 +56,7 @@ def plain_queue(queue: MessageQueue, vhost: VirtualHost) -> dict[str, Any]:
     }
 
 
-def queue_view(queue: MessageQueue, vhost: VirtualHost, statistics: Statistics, span: Span | None = None) -> dict[str, Any]:
+def queue_view(queue: ServedQueue, vhost: VirtualHost, statistics: Statistics, span: Span | None = None) -> dict[str, Any]:
     """Return a queue with message counts and rates."""
     history = statistics.history("queue", vhost.name, queue.name)
     numbers = queue_numbers(queue)
@@ -223,7 +224,7 @@ def consumer_view(consumer: Consumer, owners: Mapping[Session, ConnectedClient])
             "peer_host": host,
             "peer_port": port,
         }
-    is_active = not isinstance(queue, MessageQueue) or queue.active_tag in (None, consumer.tag)
+    is_active = isinstance(queue, ReplyDestination) or queue.active_tag in (None, consumer.tag)
     return {
         "consumer_tag": consumer.tag,
         "queue": {"name": queue.name, "vhost": channel.vhost.name},

@@ -6,7 +6,8 @@ from functools import lru_cache
 from typing import NamedTuple
 
 from holtmq.errors import PreconditionFailedError
-from holtmq.queueing.rules import LONGEST_MS, QueueRules
+from holtmq.queueing.argument_values import LONGEST_MS
+from holtmq.queueing.rules import QueueRules
 from holtmq.routing.route import Entry
 
 EXPIRATIONS_KEPT = 1000

@@ -12,7 +12,7 @@ from holtmq.broker.broker import Broker
 from holtmq.broker.definitions_import import import_definitions
 from holtmq.broker.vhost import VirtualHost
 from holtmq.config import Config
-from holtmq.queueing.rules import QueueRules
+from holtmq.queueing.stream_rules import rules_of
 from holtmq.steps import complete
 from holtmq.store.records import Durability
 from holtmq.store.sqlite.batch_journal import SqliteJournal
@@ -60,7 +60,7 @@ def recover(broker: Broker, journal: SqliteJournal, *, with_guest: bool = True) 
         vhost.metadata = metadata.get(name, {})
         for queue in vhost.router.registry.queues.values():
             state = recovered.queues[name, queue.name]
-            rules = QueueRules.of(queue, vhost.router.registry.queue_policy(queue.name))
+            rules = rules_of(queue, vhost.router.registry.queue_policy(queue.name))
             vhost.open_queue(queue, state.id, rules).recover(state, broker.last_id)
     broker.watch_delayed()
     broker.parameters.update((parameter.identity, parameter) for parameter in journal.parameters())

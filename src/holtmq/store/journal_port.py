@@ -13,6 +13,8 @@ from typing import Protocol
 from holtmq.accounts import Permission, TopicPermission, User
 from holtmq.store.chunk import Chunk, LoggedMessage, Reading, Unwritten
 from holtmq.store.records import StoredRow
+from holtmq.store.stream_chunk import StreamChunk
+from holtmq.store.stream_port import StreamEntry, StreamExtent
 from holtmq.topology import Binding, Exchange, Parameter, Policy, Queue, Removal
 
 
@@ -96,6 +98,24 @@ class JournalPort(Protocol):
 
     def id_ahead(self, queue_id: int, priority: int, after_id: int, number: int) -> int | None:
         """Return the id of a message that is at least this many places after an id, or the last one on disk."""
+
+    def begin_stream(self, queue_id: int, chunk_bytes: int, max_bytes: int | None, since_ms: int | None) -> None:
+        """Let the batch change a stream: append messages in chunks, then remove the first chunks that are too many or too old.
+
+        Call it before the first `append` in each batch.
+        """
+
+    def append(self, queue_id: int, entry: StreamEntry) -> None:
+        """Append a message to a stream."""
+
+    def stream_chunk(self, queue_id: int, offset: int) -> StreamChunk | None:
+        """Return the chunk of a stream with this offset, or the first one after it, if it is on disk."""
+
+    def stream_extent(self, queue_id: int) -> StreamExtent:
+        """Return what a stream has on disk."""
+
+    def stream_offset_at(self, queue_id: int, timestamp_ms: int) -> int:
+        """Return the offset of the first message at or after a time."""
 
     def purge(self, queue_id: int, but: Collection[StorableMessage]) -> None:
         """Remove all messages of a queue except these."""

@@ -8,6 +8,7 @@ from contextlib import AbstractContextManager, nullcontext
 from holtmq.store.chunk import Reading
 from holtmq.store.journal_port import JournalPort, StorableMessage
 from holtmq.store.records import StoredRow
+from holtmq.store.stream_port import StreamExtent
 from holtmq.topology import Queue
 
 
@@ -54,6 +55,15 @@ class NullJournal(JournalPort):
     def id_ahead(self, queue_id: int, priority: int, after_id: int, number: int) -> int | None:
         return None
 
+    def stream_chunk(self, queue_id: int, offset: int) -> None:
+        return None
+
+    def stream_extent(self, queue_id: int) -> StreamExtent:
+        return StreamExtent()
+
+    def stream_offset_at(self, queue_id: int, timestamp_ms: int) -> int:
+        return 0
+
     def next_due(self, after_ms: int) -> int | None:
         return None
 
@@ -66,6 +76,8 @@ class NullJournal(JournalPort):
     def _ignore(self, *_: object, **__: object) -> None:
         """Store nothing."""
 
+    begin_stream = _ignore
+    append = _ignore
     add = _ignore
     remove = _ignore
     returned = _ignore

@@ -136,8 +136,8 @@ class StreamChunk:
                 yield StreamMessage(
                     self.first_offset + place,
                     self._times[place],
-                    *self.origins[self._origin_numbers[place]],
-                    self.properties[self._property_numbers[place]],
+                    *self.origin(place),
+                    self.raw_properties(place),
                     self.body(place),
                 )
 
@@ -151,9 +151,8 @@ class StreamChunk:
         ends = self._ends
         return self._content[ends[place] : ends[place + 1]]
 
-    def properties_number(self, place: int) -> int:
-        """Return which of the distinct properties a message has."""
-        return self._property_numbers[place]
+    def raw_properties(self, place: int) -> bytes:
+        return self.properties[self._property_numbers[place]]
 
     def origin(self, place: int) -> Origin:
         return self.origins[self._origin_numbers[place]]

@@ -44,6 +44,7 @@ QUEUE_ARGUMENTS = (
     "x-dead-letter-routing-key",
     "x-delivery-limit",
     "x-expires",
+    "x-max-age",
     "x-max-length",
     "x-max-length-bytes",
     "x-max-priority",
@@ -52,6 +53,7 @@ QUEUE_ARGUMENTS = (
     "x-queue-mode",
     "x-queue-type",
     "x-single-active-consumer",
+    "x-stream-max-segment-size-bytes",
 )
 """The queue arguments that a redeclaration must repeat; others are ignored."""
 

@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterator, Mapping
 from typing import Any, TypeAlias
 
 from holtmq.broker.channel import Channel, Fetched
-from holtmq.broker.queue import MessageQueue
+from holtmq.broker.served_queue import ServedQueue
 from holtmq.broker.vhost import VirtualHost
 from holtmq.errors import DefinitionsError, FrameError, NotFoundError
 from holtmq.management.access import Need
@@ -29,7 +29,7 @@ MAX_BYTES = 64 * 1024 * 1024
 """Maximum total size of the bodies that one `get` returns."""
 MOVED = 500
 """Number of messages moved in one batch of the journal."""
-Found: TypeAlias = tuple[MessageQueue, VirtualHost]
+Found: TypeAlias = tuple[ServedQueue, VirtualHost]
 DECLARATION = {
     "type": "object",
     "properties": {
@@ -108,7 +108,7 @@ def _counted_columns() -> tuple[str, ...]:
     )  # fmt: skip
 
 
-def _totals(queue: MessageQueue) -> dict[str, int]:
+def _totals(queue: ServedQueue) -> dict[str, int]:
     ready, unsettled = queue.message_count, queue.unsettled
     return {"messages": ready + unsettled, "messages_ready": ready, "messages_unacknowledged": unsettled}
 
@@ -301,7 +301,7 @@ async def move_messages(call: Call) -> dict[str, Any]:
     return {"moved": moved}
 
 
-def _find(call: Call) -> tuple[VirtualHost, MessageQueue]:
+def _find(call: Call) -> tuple[VirtualHost, ServedQueue]:
     vhost, name = call.vhost, call.path["name"]
     if name not in vhost.queues:
         raise NotFoundError(f"no queue {name!r} in vhost {vhost.name!r}")

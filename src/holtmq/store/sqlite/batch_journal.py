@@ -27,11 +27,14 @@ from holtmq.store.sqlite.chunk_log import ChunkLog
 from holtmq.store.sqlite.damage import keep_damaged_message, lenient_text, name_of_queue, report, report_chunk, set_aside
 from holtmq.store.sqlite.database import SqliteDatabase
 from holtmq.store.sqlite.declarations import SqliteDeclarations
-from holtmq.store.sqlite.journal_batch import Batch, Purge
+from holtmq.store.sqlite.journal_batch import Batch, Purge, StreamChange
 from holtmq.store.sqlite.keys import RoutingKeys
 from holtmq.store.sqlite.message_store import FREE_MESSAGE
 from holtmq.store.sqlite.recovery import recover
 from holtmq.store.sqlite.sqlite_errors import translated
+from holtmq.store.sqlite.stream_log import StreamLog
+from holtmq.store.stream_chunk import StreamChunk
+from holtmq.store.stream_port import StreamEntry, StreamExtent
 from holtmq.topology import Binding, Exchange, Parameter, Policy, Queue, Removal
 
 DUE = """
@@ -68,6 +71,7 @@ class SqliteJournal:
         self._reader = database.connection if database.path == ":memory:" else database.another_connection()
         self._reader.text_factory = lenient_text
         self._log = ChunkLog(database, self._reader)
+        self._streams = StreamLog(database, self._reader)
         self._collecting = Batch(1)
         self._writing: Batch | None = None
         self._is_begun = False
@@ -79,7 +83,7 @@ class SqliteJournal:
         """Queues that do not survive the broker and have messages in the file."""
         self._next_queue_id = 1
         self._last_transient_id = 0
-        self.damaged = 0
+        self._damaged = 0
         database.on_rollback += (self._keys.forget, self._log.rolled_back)
 
     @property
@@ -110,7 +114,11 @@ class SqliteJournal:
 
     @property
     def memory(self) -> int:
-        return self._log.memory
+        return self._log.memory + self._streams.memory
+
+    @property
+    def damaged(self) -> int:
+        return self._damaged + self._streams.damaged
 
     @property
     def has_relief(self) -> bool:
@@ -165,6 +173,14 @@ class SqliteJournal:
             batch.tied += batch.removed[before:]
             del batch.removed[before:]
 
+    def begin_stream(self, queue_id: int, chunk_bytes: int, max_bytes: int | None, since_ms: int | None) -> None:
+        self._collecting.append(queue_id, StreamChange(chunk_bytes, max_bytes, since_ms))
+
+    def append(self, queue_id: int, entry: StreamEntry) -> None:
+        batch = self._collecting
+        batch.streams[queue_id].entries.append(entry)
+        batch.size += len(entry.body)
+
     def returned(self, message: StorableMessage, queue_id: int, count: int) -> None:
         self._collecting.returned[message.id, queue_id] = (message, count)
 
@@ -186,7 +202,7 @@ class SqliteJournal:
 
     def forget_queue(self, queue_id: int) -> None:
         if self._is_in_file(queue_id):
-            self._collecting.forgotten.append(queue_id)
+            self._collecting.forget(queue_id)
             self._count_change()
         self._paged_queues.discard(queue_id)
 
@@ -355,6 +371,10 @@ class SqliteJournal:
                 yield from more
             yield
         yield from self._write_purges(connection, batch.purges, batch.forgotten)
+        for queue_id, appended in batch.streams.items():
+            yield from self._streams.append(queue_id, appended.entries, appended.chunk_bytes)
+            if appended.max_bytes is not None or appended.since_ms is not None:
+                yield from self._streams.trim(queue_id, appended.max_bytes, appended.since_ms)
         yield from self._log.append(batch.alone, batch.shared, batch.late.values())
         returned: dict[tuple[Chunk, int], dict[int, int]] = {}
         for (message_id, queue_id), (message, count) in batch.returned.items():
@@ -376,6 +396,7 @@ class SqliteJournal:
                 yield  # for each queue, even if there is nothing to remove: there may be many
         for queue_id in forgotten:
             yield from self._log.forget(queue_id)
+            yield from self._streams.forget(queue_id)
             yield
             for statement in FORGET_ROWS:
                 while removed := connection.execute(statement, (queue_id,)).fetchall():
@@ -401,15 +422,27 @@ class SqliteJournal:
         with self._reading():
             return self._log.read_one(message.stored, message.id)
 
+    def stream_chunk(self, queue_id: int, offset: int) -> StreamChunk | None:
+        with self._reading():
+            return self._streams.chunk(queue_id, offset)
+
+    def stream_extent(self, queue_id: int) -> StreamExtent:
+        with self._reading():
+            return self._streams.extent(queue_id)
+
+    def stream_offset_at(self, queue_id: int, timestamp_ms: int) -> int:
+        with self._reading():
+            return self._streams.find(queue_id, timestamp_ms)
+
     def set_aside(self, queue_id: int, queue: str, message: LoggedMessage) -> None:
-        self.damaged += 1
+        self._damaged += 1
         report(message.id, queue, message.damage or "")
         self._collecting.tied.append((message.chunk, queue_id, message.id))
         exchange, key = message.origin
         self._change(lambda: self._keep(message.id, queue_id, exchange, key, message.content))
 
     def set_chunk_aside(self, queue_id: int, queue: str, chunk_id: int, number: int, damage: str) -> None:
-        self.damaged += number
+        self._damaged += number
         report_chunk(number, queue, damage)
         self._change(lambda: self._log.set_chunk_aside(chunk_id, queue_id, self._keys.intern("")))
 
@@ -433,7 +466,7 @@ class SqliteJournal:
     def _is_intact(self, queue_id: int, row: StoredRow) -> bool:
         damage = damage_of(row)
         if damage is not None:
-            self.damaged += 1
+            self._damaged += 1
             report(row.id, name_of_queue(self._reader, queue_id), damage)
             self._change(lambda: set_aside(self._database.connection, row.id, queue_id))
         return damage is None
@@ -454,7 +487,7 @@ class SqliteJournal:
         """Return the state of the file, after tidying it up for a start of the broker."""
         recovered = recover(self._database, self._keys, self._log)
         self._next_queue_id = recovered.next_queue_id
-        self.damaged += recovered.damaged
+        self._damaged += recovered.damaged
         return recovered
 
     def accounts(self) -> tuple[list[User], list[Permission | TopicPermission]]:

@@ -9,11 +9,26 @@ from typing import TypeAlias
 from holtmq.store.chunk import Chunk
 from holtmq.store.journal_port import StorableMessage
 from holtmq.store.log_port import Alone, Gone, Place
+from holtmq.store.stream_port import StreamEntry
 
 Shared: TypeAlias = tuple[StorableMessage, dict[int, Place]]
 """A message for several queues, with priority and expiry in each. Queues that it has left are taken out."""
 Purge: TypeAlias = tuple[int, Collection[StorableMessage]]
 """A queue to empty, and the messages to keep."""
+
+
+@dataclass(slots=True)
+class StreamChange:
+    """What is appended to a stream, and what retention removes from it then."""
+
+    chunk_bytes: int
+    max_bytes: int | None
+    since_ms: int | None
+    entries: list[StreamEntry] = field(default_factory=list)
+
+    @property
+    def size(self) -> int:
+        return sum([len(entry.body) for entry in self.entries])
 
 
 @dataclass(slots=True)
@@ -32,6 +47,8 @@ class Batch:
     """By message id."""
     late: dict[int, Alone] = field(default_factory=dict)
     """By message id: messages for one queue that are older than others of it in the file."""
+    streams: dict[int, StreamChange] = field(default_factory=dict)
+    """By queue."""
     removed: list[Gone] = field(default_factory=list)
     """Removals that depend on nothing else in the batch. They can be written before it."""
     tied: list[Gone] = field(default_factory=list)
@@ -47,14 +64,17 @@ class Batch:
 
     def __bool__(self) -> bool:
         has_messages = self.alone or self.shared or self.late or self.removed or self.tied or self.unplaced
-        return bool(has_messages or self.returned or self.delivered or self.changes or self.purges or self.forgotten)
+        return bool(
+            has_messages or self.streams or self.returned or self.delivered or self.changes or self.purges or self.forgotten
+        )
 
     def __str__(self) -> str:
         removals = len(self.removed) + len(self.tied) + len(self.unplaced)
         others = len(self.changes) + len(self.purges)
+        appended = sum(len(change.entries) for change in self.streams.values())
         return (
-            f"{len(self.alone) + len(self.shared) + len(self.late)} messages, {removals} acknowledgements and {others} other "
-            "changes, none of which was confirmed"
+            f"{len(self.alone) + len(self.shared) + len(self.late) + appended} messages, {removals} acknowledgements and "
+            f"{others} other changes, none of which was confirmed"
         )
 
     @property
@@ -106,6 +126,19 @@ class Batch:
                 self.withdraw(message_id, queue_id)
         self.purges.append((queue_id, but))
 
+    def forget(self, queue_id: int) -> None:
+        """Remove all that is stored of a deleted queue."""
+        self.forgotten.append(queue_id)
+        if (change := self.streams.pop(queue_id, None)) is not None:
+            self.size -= change.size
+
+    def append(self, queue_id: int, later: StreamChange) -> None:
+        """Add the next batch's change of a stream."""
+        change = self.streams.setdefault(queue_id, later)
+        if change is not later:
+            change.entries += later.entries
+            change.chunk_bytes, change.max_bytes, change.since_ms = later.chunk_bytes, later.max_bytes, later.since_ms
+
     def mark(self, queue_id: int, priority: int, up_to: int) -> None:
         """Note that messages up to this id may have been delivered."""
         if up_to > self.delivered.get((queue_id, priority), 0):
@@ -117,7 +150,10 @@ class Batch:
         self.changes += later.changes
         for queue_id, but in later.purges:
             self.purge(queue_id, but)
-        self.forgotten += later.forgotten
+        for queue_id in later.forgotten:
+            self.forget(queue_id)
+        for queue_id, change in later.streams.items():
+            self.append(queue_id, change)
         for target, removals in ((self.removed, later.removed), (self.tied, later.tied)):
             target += [gone for gone in removals if not self.withdraw(gone[2], gone[1])]
         for message, queue_id in later.unplaced:

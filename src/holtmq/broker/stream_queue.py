@@ -1,0 +1,310 @@
+"""A stream in a running broker: messages are appended to the file, and each consumer reads them at its own place.
+
+Nothing is kept in memory but the places of the consumers. A message is read from the file when it is on disk, in chunks that
+all consumers share. Acknowledgements give credit and remove nothing; retention removes the oldest chunks.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from holtmq.broker.memory import MESSAGE_BYTES, UNACKNOWLEDGED_BYTES
+from holtmq.broker.ports import QueueHost
+from holtmq.broker.queued_message import QueuedMessage
+from holtmq.broker.traffic import Outflow
+from holtmq.errors import AccessRefusedError, NotImplementedByBrokerError, PreconditionFailedError, StoreError
+from holtmq.queueing.offset_header import offset_header
+from holtmq.queueing.publishing_id import numbered_by
+from holtmq.queueing.stream_filter import StreamFilter
+from holtmq.queueing.stream_offset import OFFSET_ARGUMENT, parse_start
+from holtmq.queueing.stream_rules import StreamRules
+from holtmq.routing.route import Entry
+from holtmq.store.chunk import UNWRITTEN
+from holtmq.store.records import QueueState
+from holtmq.store.stream_chunk import StreamChunk
+from holtmq.store.stream_port import StreamEntry, StreamExtent
+from holtmq.topology import Queue
+from holtmq.wire.content import make_content
+
+if TYPE_CHECKING:
+    from holtmq.broker.consumer import Consumer
+
+ROUND_MESSAGES, ROUND_BYTES = 1000, 1024 * 1024
+"""What a consumer gets at once, before it is the turn of the next one."""
+SCANNED_CHUNKS = 20
+"""Chunks that are read in one turn. A filter may leave out all that they contain."""
+READ_AGAIN_MS = 1000
+"""Pause after the file could not be read."""
+LONGEST_TRIM_MS, SHORTEST_TRIM_MS = 60_000, 1000
+"""How often the age of the first chunk is checked while nothing is published: a tenth of the maximum age, within these."""
+
+
+class StreamReader:
+    """A consumer and its place in the stream."""
+
+    __slots__ = ("consumer", "filter", "next_offset")
+
+    def __init__(self, consumer: Consumer, next_offset: int, wanted: StreamFilter | None) -> None:
+        self.consumer = consumer
+        self.next_offset = next_offset
+        self.filter = wanted
+
+
+class StreamQueue:
+    def __init__(self, declared: Queue, queue_id: int, rules: StreamRules, host: QueueHost) -> None:
+        self.declared = declared
+        self.name = declared.name
+        self.id = queue_id
+        self.owner = None
+        self.consumers: list[Consumer] = []
+        self.unsettled = 0
+        self.outflow = Outflow()
+        self.arrived = 0
+        """Messages that were appended since the broker started, duplicates included."""
+        self.is_awake = False
+        self.is_suspended = False
+        """Whether an internal error has stopped deliveries until the next attempt."""
+        self.is_deleted = False
+        self.must_go = False
+        self.is_crowded = False
+        self.memory = 0
+        self.messages_in_memory = 0
+        self.active_tag = None
+        self._host = host
+        self._journal = host.journal
+        self._readers: dict[Consumer, StreamReader] = {}
+        self._extent = StreamExtent()
+        self._batch = 0
+        """The last batch of the journal that changes the stream."""
+        self._is_stale = True
+        """Whether the extent may have changed since it was read."""
+        self._cannot_read = False
+        self._counted_memory = 0
+        self._trim_at: int | None = None
+        self.apply(rules)
+
+    def apply(self, rules: StreamRules) -> None:
+        """Apply new rules of retention."""
+        self.rules = rules
+        self._watch_age()
+
+    def recover(self, state: QueueState, last_id: int) -> None:
+        """Do nothing: what the stream has is read when somebody asks for it."""
+
+    @property
+    def extent(self) -> StreamExtent:
+        """What the stream has on disk. If the file cannot be read, what it had."""
+        if self._is_stale:
+            try:
+                self._refresh()
+            except StoreError as error:
+                self._read_later(error)
+        return self._extent
+
+    def _refresh(self) -> None:
+        self._extent = self._journal.stream_extent(self.id)
+        self._is_stale = not self._host.is_committed(self._batch)
+
+    @property
+    def message_count(self) -> int:
+        return self.extent.number
+
+    @property
+    def message_bytes(self) -> int:
+        return self.extent.size
+
+    @property
+    def acknowledged(self) -> int:
+        return self.outflow.acknowledged(self.unsettled)
+
+    @property
+    def is_doomed(self) -> bool:
+        return self.must_go
+
+    def uncounted_memory(self) -> int:
+        """Return by how many bytes the memory for messages has grown since the previous call."""
+        counted, self._counted_memory = self._counted_memory, (MESSAGE_BYTES + UNACKNOWLEDGED_BYTES) * self.unsettled
+        return self._counted_memory - counted
+
+    def save_memory(self) -> None:
+        """Do nothing: it holds no messages."""
+
+    def has_room(self, size: int) -> bool:
+        """Return whether the stream accepts a message of this size: it always does."""
+        return True
+
+    def wake(self) -> None:
+        self._host.wake(self)
+
+    def put(self, message: QueuedMessage, entry: Entry | None = None) -> bool:
+        """Append a message. Whatever it says about persistence, it is on disk before it is confirmed or delivered."""
+        journal, origin, properties = self._journal, message.origin, message.properties
+        if self._batch != journal.batch:
+            self._begin_batch()
+        numbered = numbered_by(properties) if properties.has_headers else None
+        appended = StreamEntry(origin.exchange, origin.routing_key, properties.raw, message.body, self._host.now_ms)
+        journal.append(
+            self.id, appended if numbered is None else appended._replace(publisher=numbered[0], publishing_id=numbered[1])
+        )
+        message.stored = message.stored or UNWRITTEN  # a publisher's confirm waits for the batch
+        self.arrived += 1
+        return True
+
+    def _begin_batch(self) -> None:
+        """Let the journal's batch change the stream, and continue the consumers when it is on disk."""
+        rules = self.rules
+        since_ms = None if rules.max_age_ms is None else self._host.now_ms - rules.max_age_ms
+        self._journal.begin_stream(self.id, rules.chunk_bytes, rules.max_bytes, since_ms)
+        self._batch, self._is_stale = self._journal.batch, True
+        self._host.starve(self)
+
+    def dispatch(self) -> None:
+        """Deliver messages to the consumers that have credit, each from its place on."""
+        if not self.consumers:
+            return
+        try:
+            if self._is_stale:
+                self._refresh()
+            if self._is_stale or self._host.memory.is_exhausted:
+                self._host.starve(self)
+            if not self._host.memory.is_exhausted:
+                self._serve()
+        except StoreError as error:
+            self._read_later(error)
+
+    def _serve(self) -> None:
+        scanned = 0
+        while ready := [reader for reader in self._readers.values() if self._is_behind(reader)]:
+            for reader in ready:
+                room = reader.consumer.room()  # consumers may share a connection that becomes full
+                if room > 0 and not self._advance(reader, min(room, ROUND_MESSAGES)):
+                    return
+            scanned += len(ready)
+            if scanned >= SCANNED_CHUNKS:
+                self._host.schedule(self, self._host.now_ms)  # after others had their turn
+                return
+
+    def _is_behind(self, reader: StreamReader) -> bool:
+        return reader.next_offset < self._extent.next_offset and reader.consumer.room() > 0
+
+    def _advance(self, reader: StreamReader, limit: int) -> bool:
+        """Deliver the next messages of one chunk to a consumer. Return whether it got any further."""
+        chunk = self._journal.stream_chunk(self.id, reader.next_offset)
+        if chunk is None:
+            return False
+        self._cannot_read = False
+        messages = self._take(reader, chunk, limit)
+        if messages:
+            try:
+                reader.consumer.channel.deliver(reader.consumer, messages, ())
+            except Exception:  # noqa: BLE001  # contained: it is reported
+                self._host.delivery_failed(reader.consumer)
+        return True
+
+    def _take(self, reader: StreamReader, chunk: StreamChunk, limit: int) -> list[QueuedMessage]:
+        """Return the next messages of a chunk that a consumer wants, and move its place behind them."""
+        offset = max(reader.next_offset, chunk.first_offset)
+        wanted, number, room = reader.filter, reader.consumer.channel.number, ROUND_BYTES
+        origin_of, is_intact = self._host.origin, chunk.is_intact
+        messages: list[QueuedMessage] = []
+        places = range(offset - chunk.first_offset, chunk.number) if chunk.damage is None else ()
+        for place in places:
+            if limit <= 0 or room <= 0:
+                break
+            offset = chunk.first_offset + place + 1
+            header = offset_header(chunk.raw_properties(place))
+            if wanted is not None and not wanted.admits(header.filter_value):
+                continue
+            if not is_intact and chunk.damage_of(place) is not None:
+                continue
+            body = chunk.body(place)
+            content = make_content(header.encoded(offset - 1), body, number)
+            messages.append(QueuedMessage(offset - 1, origin_of(chunk.origin(place)), header.properties, content, len(body), 1))
+            limit -= 1
+            room -= len(content)
+        else:
+            offset = chunk.next_offset
+        reader.next_offset = offset
+        return messages
+
+    def _read_later(self, error: StoreError) -> None:
+        self._host.read_failed(self, error, is_new=not self._cannot_read)
+        self._cannot_read = True
+        self._host.schedule(self, self._host.now_ms + READ_AGAIN_MS)
+
+    def as_delivered(self, messages: list[QueuedMessage]) -> list[QueuedMessage]:
+        """Return the messages as consumers see them."""
+        return messages
+
+    def hold(self, messages: list[QueuedMessage]) -> None:
+        """Note that messages are unacknowledged, and release their content, which is never needed again."""
+        self.unsettled += len(messages)
+        for message in messages:
+            message.content = b""
+
+    def sent(self, messages: list[QueuedMessage]) -> None:
+        """Do nothing: delivered messages stay."""
+
+    def settle(self, message: QueuedMessage) -> None:
+        """Note that a message was acknowledged. This gives its consumer credit."""
+        self.unsettled -= 1
+
+    def take_back(self, message: QueuedMessage) -> None:
+        """Note that a message was requeued, which is an acknowledgement like any other."""
+        self.unsettled -= 1
+        self.outflow.requeued += 1
+
+    def reject(self, message: QueuedMessage) -> None:
+        """Note that a message was rejected, which is an acknowledgement like any other."""
+        self.unsettled -= 1
+        self.outflow.rejected += 1
+
+    def add_consumer(self, consumer: Consumer) -> None:
+        what = f"stream {self.name!r} in vhost {self.declared.vhost!r}"
+        if self.consumers and (consumer.is_exclusive or any(other.is_exclusive for other in self.consumers)):
+            raise AccessRefusedError(f"queue {self.name!r} in vhost {self.declared.vhost!r} in exclusive use")
+        if consumer.channel.prefetch:
+            raise NotImplementedByBrokerError(f"{what} does not support a global prefetch: expected one for each consumer")
+        if not consumer.prefetch:
+            raise PreconditionFailedError(f"consumer prefetch count is not set for {what}: expected basic.qos before")
+        if consumer.is_auto_ack:
+            raise NotImplementedByBrokerError(f"{what} does not support no_ack: expected a consumer that acknowledges")
+        start = parse_start(consumer.arguments.get(OFFSET_ARGUMENT), self._host.now_ms)
+        wanted = StreamFilter.of(consumer.arguments)
+        offset = start.offset(self.extent, lambda time: self._journal.stream_offset_at(self.id, time))
+        self._readers[consumer] = StreamReader(consumer, offset, wanted)
+        self.consumers.append(consumer)
+        self._host.wake(self)
+
+    def remove_consumer(self, consumer: Consumer) -> None:
+        self.consumers.remove(consumer)
+        del self._readers[consumer]
+
+    def next_offset_of(self, consumer: Consumer) -> int:
+        """Return the offset of the next message for a consumer."""
+        return self._readers[consumer].next_offset
+
+    def use(self) -> None:
+        """Do nothing: a stream does not expire."""
+
+    def purge(self) -> int:
+        """Return the number of messages of a stream that is deleted. The journal removes them when it forgets the queue."""
+        return self.message_count
+
+    def on_time(self) -> None:
+        """Continue after a pause, and remove what is too old."""
+        now = self._host.now_ms
+        if self._trim_at is not None and self._trim_at <= now:
+            self._trim_at = None
+            self._watch_age()
+            extent, age = self.extent, self.rules.max_age_ms
+            if age is not None and extent.chunks > 1 and extent.first_at is not None and extent.first_at < now - age:
+                self._begin_batch()
+        self._host.wake(self)
+
+    def _watch_age(self) -> None:
+        """Schedule the next check of the first chunk's age."""
+        if self.rules.max_age_ms is not None and self._trim_at is None:
+            pause_ms = max(SHORTEST_TRIM_MS, min(LONGEST_TRIM_MS, self.rules.max_age_ms // 10))
+            self._trim_at = self._host.now_ms + pause_ms
+            self._host.schedule(self, self._trim_at)

@@ -1,0 +1,24 @@
+"""Deduplication in streams: the headers by which a publisher numbers its messages, so that each is stored once."""
+
+from __future__ import annotations
+
+from holtmq.errors import FrameError
+from holtmq.queueing.argument_values import LARGEST
+from holtmq.wire.content import Properties
+
+PUBLISHER_HEADER, PUBLISHING_ID_HEADER = "x-publisher", "x-publishing-id"
+PUBLISHER = PUBLISHER_HEADER.encode()
+
+
+def numbered_by(properties: Properties) -> tuple[str, int] | None:
+    """Return the publisher and the publishing id of a message. Without both of them, valid, it is not numbered."""
+    if PUBLISHER not in properties.raw:
+        return None
+    try:
+        headers = properties.headers
+    except FrameError:
+        return None
+    publisher, number = headers.get(PUBLISHER_HEADER), headers.get(PUBLISHING_ID_HEADER)
+    if not isinstance(publisher, str) or not isinstance(number, int) or isinstance(number, bool):
+        return None
+    return (publisher, number) if publisher and 0 <= number <= LARGEST else None

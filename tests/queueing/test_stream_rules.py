@@ -1,0 +1,65 @@
+"""The rules of a stream, from its arguments and its policy."""
+
+from __future__ import annotations
+
+import pytest
+
+from holtmq.errors import InvalidValueError, PreconditionFailedError
+from holtmq.queueing.offset_header import offset_header
+from holtmq.queueing.rules import QueueRules
+from holtmq.queueing.stream_rules import LARGEST_CHUNK, REFUSED, StreamRules, parse_age, rules_of
+from holtmq.table import FieldValue
+from holtmq.topology import Policy, Queue
+from holtmq.wire.content import Properties, encode_properties
+
+
+def stream(**arguments: FieldValue) -> Queue:
+    named = {f"x-{name.replace('_', '-')}": value for name, value in arguments.items()}
+    return Queue("s", arguments={"x-queue-type": "stream", **named})
+
+
+@pytest.mark.parametrize(
+    ("text", "milliseconds"),
+    [("30s", 30_000), ("5m", 300_000), ("12h", 43_200_000), ("7D", 604_800_000), ("1M", 2_592_000_000), ("2Y", 63_072_000_000)],
+)
+def test_an_age_has_a_unit(text: str, milliseconds: int) -> None:
+    assert parse_age(text, "x-max-age") == milliseconds
+
+
+@pytest.mark.parametrize("text", ["", "7", "D", "7d", "7 D", "-7D", "7Dh", "7D\n", "\u0667D", "9" * 5000 + "D", 7, None])
+def test_anything_else_is_not_an_age(text: FieldValue) -> None:
+    with pytest.raises(InvalidValueError, match="invalid arg 'x-max-age': expected a number with one of Y, M, D, h, m, s"):
+        parse_age(text, "x-max-age")
+
+
+def test_of_an_argument_and_a_policy_the_lower_limit_applies() -> None:
+    policy = Policy("p", "", {"max-length-bytes": 500, "max-age": "1h", "stream-max-segment-size-bytes": 100})
+    assert StreamRules.of(stream()) == StreamRules(None, None, LARGEST_CHUNK)
+    assert StreamRules.of(stream(), policy) == StreamRules(500, 3_600_000, 100)
+    assert StreamRules.of(stream(max_length_bytes=400, max_age="2h"), policy) == StreamRules(400, 3_600_000, 100)
+    large = stream(stream_max_segment_size_bytes=10**9)
+    assert StreamRules.of(large).chunk_bytes == LARGEST_CHUNK
+    assert StreamRules.of(stream(), Policy("p", "", {"max-age": "old"})).max_age_ms is None
+
+
+@pytest.mark.parametrize("name", REFUSED)
+def test_an_argument_of_other_queues_is_refused(name: str) -> None:
+    with pytest.raises(PreconditionFailedError, match=f"invalid arg '{name}' for queue 's'"):
+        rules_of(Queue("s", arguments={"x-queue-type": "stream", name: 1}))
+
+
+def test_a_queue_of_another_type_has_other_rules() -> None:
+    assert isinstance(rules_of(Queue("q")), QueueRules)
+    assert isinstance(rules_of(stream()), StreamRules)
+
+
+def test_headers_that_cannot_be_decoded_are_delivered_as_they_are() -> None:
+    raw = encode_properties({"headers": b"\0\0\0\x03\x01a?"})
+    assert offset_header(raw).encoded(7) == raw
+
+
+def test_large_properties_get_the_offset_as_well() -> None:
+    raw = encode_properties({"headers": {"a": "x" * 1000}, "type": "t"})
+    assert Properties(offset_header(raw).encoded(2**40)).to_dict() == {
+        "headers": {"a": "x" * 1000, "x-stream-offset": 2**40}, "type": "t",
+    }  # fmt: skip
