@@ -106,3 +106,31 @@ def test_memory_is_counted_until_the_messages_are_gone(node: Node) -> None:
     assert messages_take() == 30 * each
     http.delete("/api/queues/%2F/q")
     assert messages_take() == 0
+
+
+def test_a_stream_shows_its_offsets_and_is_read_from_any_of_them(node: Node) -> None:
+    http, stream = node.http, "/api/queues/%2F/s"
+    http.put(stream, {"arguments": {"x-queue-type": "stream"}})
+    shown = http.get(stream)
+    assert (shown["type"], shown["first_offset"], shown["last_offset"], shown["segments"]) == ("stream", None, None, 0)
+    with node.connect() as amqp:
+        channel = amqp.channel()
+        channel.confirm()
+        for number in range(5):
+            channel.publish("", "s", b"%d" % number, headers={"n": number})
+            channel.next()
+        channel.qos(2)
+        channel.consume("s", "c", arguments={"x-stream-offset": 1})
+        channel.bodies(2)
+        shown = http.get(stream)
+    assert (shown["messages_ready"], shown["first_offset"], shown["last_offset"], shown["segments"]) == (5, 0, 4, 1)
+    (consumer,) = shown["consumer_details"]
+    assert (consumer["offset"], consumer["lag"], consumer["arguments"]) == (3, 2, {"x-stream-offset": 1})
+    read = {"count": 2, "ackmode": "ack_requeue_false", "encoding": "auto"}
+    for offset, expected in ((None, "01"), (3, "34"), ("last", "4"), ("1h", "01"), ("2001-01-01T00:00:00Z", "01"), (9, "")):
+        found = http.post(f"{stream}/get", read if offset is None else {**read, "offset": offset}).body
+        assert "".join(message["payload"] for message in found) == expected
+    assert_answer(http.post(f"{stream}/get", {**read, "offset": "soon"}), 400, "x-stream-offset")
+    (message,) = http.post(f"{stream}/get", {**read, "offset": "last"}).body
+    assert (message["offset"], message["message_count"], message["properties"]) == (4, 0, {"headers": {"n": 4}})
+    assert message["timestamp"] == shown["last_timestamp"]

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import secrets
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from itertools import repeat
 from typing import TYPE_CHECKING, NamedTuple, TypeAlias
 
@@ -16,6 +16,7 @@ from holtmq.broker.queued_message import Origin, QueuedMessage
 from holtmq.broker.reply import REPLY_QUEUE, ReplyDestination
 from holtmq.broker.served_queue import ServedQueue
 from holtmq.broker.settlement import Settlement
+from holtmq.broker.stream_queue import StreamQueue
 from holtmq.broker.traffic import WAYS_KEPT, Inflow, Outflow, Tallies, Way
 from holtmq.broker.transaction import Transaction
 from holtmq.errors import (
@@ -27,6 +28,7 @@ from holtmq.queueing.terms import parse_expiration
 from holtmq.routing.matcher import NO_HEADERS
 from holtmq.routing.router import routing_keys
 from holtmq.steps import Steps
+from holtmq.store.stream_port import StreamMessage
 from holtmq.table import FieldValue, describe
 from holtmq.topology import DEFAULT_EXCHANGE
 from holtmq.wire.content import Content, Properties, encode_properties
@@ -355,6 +357,15 @@ class Channel:
             self.unsettled[tag] = (message, queue, None)
             queue.hold(messages)
         return fetched
+
+    def read_stream(self, queue_name: str, offset: FieldValue, limit: int, most_bytes: int) -> Iterator[StreamMessage]:
+        """Yield messages of a stream from an offset on, which is one of a consumer's. They stay, and nothing is noted."""
+        queue = self.declarer.readable_queue(queue_name)
+        if not isinstance(queue, StreamQueue):
+            raise PreconditionFailedError(
+                f"queue {queue.name!r} in vhost {self.vhost.name!r} has no offsets: expected a stream"
+            )
+        return queue.read(offset, limit, most_bytes)
 
     def move(self, source_name: str, target_name: str, limit: int) -> int:
         """Move messages between queues, after a check of the user's permissions. Return their number."""

@@ -6,6 +6,7 @@ all consumers share. Acknowledgements give credit and remove nothing; retention 
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
 from holtmq.broker.memory import MESSAGE_BYTES, UNACKNOWLEDGED_BYTES
@@ -22,7 +23,8 @@ from holtmq.routing.route import Entry
 from holtmq.store.chunk import UNWRITTEN
 from holtmq.store.records import QueueState
 from holtmq.store.stream_chunk import StreamChunk
-from holtmq.store.stream_port import StreamEntry, StreamExtent
+from holtmq.store.stream_port import StreamEntry, StreamExtent, StreamMessage
+from holtmq.table import FieldValue
 from holtmq.topology import Queue
 from holtmq.wire.content import make_content
 
@@ -269,12 +271,27 @@ class StreamQueue:
             raise PreconditionFailedError(f"consumer prefetch count is not set for {what}: expected basic.qos before")
         if consumer.is_auto_ack:
             raise NotImplementedByBrokerError(f"{what} does not support no_ack: expected a consumer that acknowledges")
-        start = parse_start(consumer.arguments.get(OFFSET_ARGUMENT), self._host.now_ms)
         wanted = StreamFilter.of(consumer.arguments)
-        offset = start.offset(self.extent, lambda time: self._journal.stream_offset_at(self.id, time))
+        offset = self._find(consumer.arguments.get(OFFSET_ARGUMENT))
         self._readers[consumer] = StreamReader(consumer, offset, wanted)
         self.consumers.append(consumer)
         self._host.wake(self)
+
+    def _find(self, place: FieldValue) -> int:
+        start = parse_start(place, self._host.now_ms)
+        return start.offset(self.extent, lambda time: self._journal.stream_offset_at(self.id, time))
+
+    def read(self, place: FieldValue, limit: int, most_bytes: int) -> Iterator[StreamMessage]:
+        """Yield messages from a place on, up to the limits or a little more."""
+        offset = self._find(place)
+        while (chunk := self._journal.stream_chunk(self.id, offset)) is not None:
+            for message in chunk.messages(offset):
+                if limit <= 0 or most_bytes <= 0:
+                    return
+                limit -= 1
+                most_bytes -= len(message.body)
+                yield message
+            offset = chunk.next_offset
 
     def remove_consumer(self, consumer: Consumer) -> None:
         self.consumers.remove(consumer)

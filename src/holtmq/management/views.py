@@ -16,6 +16,7 @@ from holtmq.broker.consumer import Consumer
 from holtmq.broker.reply import ReplyDestination
 from holtmq.broker.served_queue import ServedQueue
 from holtmq.broker.session import Session
+from holtmq.broker.stream_queue import StreamQueue
 from holtmq.broker.vhost import VirtualHost
 from holtmq.management.node import ConnectedClient
 from holtmq.management.statistics import (
@@ -79,6 +80,19 @@ def queue_view(queue: ServedQueue, vhost: VirtualHost, statistics: Statistics, s
         "exclusive_consumer_tag": next((one.tag for one in queue.consumers if one.is_exclusive), None),
         "single_active_consumer_tag": queue.active_tag,
         **({"owner_pid_details": {"name": None}} if owner is not None else {}),
+        **(_stream_fields(queue) if isinstance(queue, StreamQueue) else {}),
+    }
+
+
+def _stream_fields(stream: StreamQueue) -> dict[str, Any]:
+    """Return where a stream begins and ends. The offsets of an empty one are null."""
+    extent = stream.extent
+    return {
+        "first_offset": extent.first_offset if extent.number else None,
+        "last_offset": extent.next_offset - 1 if extent.number else None,
+        "first_timestamp": extent.first_at,
+        "last_timestamp": extent.last_at,
+        "segments": extent.chunks,
     }
 
 
@@ -233,10 +247,17 @@ def consumer_view(consumer: Consumer, owners: Mapping[Session, ConnectedClient])
         "prefetch_count": consumer.prefetch,
         "active": is_active,
         "activity_status": "up" if is_active else "waiting",
-        "arguments": {"x-priority": consumer.priority} if consumer.priority else {},
+        "arguments": table_to_json(consumer.arguments),
         "messages_unacknowledged": consumer.in_flight,
         "channel_details": details,
+        **(_place_of(consumer, queue) if isinstance(queue, StreamQueue) else {}),
     }
+
+
+def _place_of(consumer: Consumer, stream: StreamQueue) -> dict[str, int]:
+    """Return the next offset of a consumer of a stream, and how many messages are stored from there on."""
+    next_offset = stream.next_offset_of(consumer)
+    return {"offset": next_offset, "lag": max(0, stream.extent.next_offset - next_offset)}
 
 
 def moment(seconds: float) -> str:

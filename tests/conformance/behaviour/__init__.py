@@ -9,6 +9,7 @@ from tests.conformance.behaviour import (
     limits,
     publishing,
     settling,
+    streams,
     transactions,
 )
 from tests.conformance.behaviour.rule import RULES, Rule, Scene
@@ -25,5 +26,6 @@ __all__ = [
     "limits",
     "publishing",
     "settling",
+    "streams",
     "transactions",
 ]

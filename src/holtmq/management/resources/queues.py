@@ -4,10 +4,13 @@ from __future__ import annotations
 
 import base64
 from collections.abc import Callable, Iterator, Mapping
+from datetime import UTC, datetime
 from typing import Any, TypeAlias
 
 from holtmq.broker.channel import Channel, Fetched
+from holtmq.broker.queued_message import Origin, QueuedMessage
 from holtmq.broker.served_queue import ServedQueue
+from holtmq.broker.stream_queue import StreamQueue
 from holtmq.broker.vhost import VirtualHost
 from holtmq.errors import DefinitionsError, FrameError, NotFoundError
 from holtmq.management.access import Need
@@ -18,10 +21,12 @@ from holtmq.management.slices import finish
 from holtmq.management.statistics import LENGTHS
 from holtmq.management.views import binding_view, consumer_view, plain_queue, queue_view
 from holtmq.steps import Steps
+from holtmq.store.stream_port import StreamMessage
 from holtmq.table import describe
 from holtmq.table_json import to_json
 from holtmq.topology import Binding
 from holtmq.topology.definitions_file import Fields
+from holtmq.wire.content import Properties, make_content
 
 ACK_MODES = ("ack_requeue_true", "reject_requeue_true", "ack_requeue_false", "reject_requeue_false")
 MAX_MESSAGES = 10_000
@@ -46,6 +51,7 @@ FETCH = {
         "ackmode": {"enum": list(ACK_MODES)},
         "encoding": {"enum": ["auto", "base64"]},
         "truncate": {"type": "integer", "minimum": 0},
+        "offset": {"type": ["string", "integer"]},
     },
 }
 MOVE = {
@@ -187,7 +193,11 @@ def act_on_queue(call: Call) -> Outcome:
 
 @api.add("POST", "/api/queues/{vhost}/{name}/get", body=FETCH, answers={200: LIST})
 async def get_messages(call: Call) -> list[dict[str, Any]]:
-    """Get messages from a queue. `ackmode` decides whether they are requeued or removed."""
+    """Get messages from a queue. `ackmode` decides whether they are requeued or removed.
+
+    Messages of a stream are read and stay, whatever `ackmode` says. `offset` says from where on: `first` (the default), `last`,
+    an offset, a time in ISO 8601, or an interval such as `1h`.
+    """
     vhost, found = _find(call)
     fields = call.fields()
     count, encoding = _count(fields), fields.text("encoding", "auto")
@@ -197,8 +207,13 @@ async def get_messages(call: Call) -> list[dict[str, Any]]:
         raise DefinitionsError("body.ackmode", f"expected one of {', '.join(ACK_MODES)}, got {mode!r}")
     if encoding not in ("auto", "base64"):
         raise DefinitionsError("body.encoding", f"expected auto or base64, got {encoding!r}")
+    views: list[dict[str, Any]] = []
+    if isinstance(found, StreamQueue):
+        with call.channel(vhost) as (channel, _):
+            messages = channel.read_stream(found.name, _start(fields.value("offset", "first")), count, MAX_BYTES)
+            await finish(_read(found, messages, views, encoding, truncate), call.node.begin_turn)
+        return views
     with call.channel(vhost) as (channel, _):
-        views: list[dict[str, Any]] = []
         tags: list[int] = []
 
         def fetch() -> Steps[None]:
@@ -212,6 +227,27 @@ async def get_messages(call: Call) -> list[dict[str, Any]]:
 
         await finish(fetch(), call.node.begin_turn)
     return views
+
+
+def _start(offset: Any) -> Any:
+    """Return a time for text in ISO 8601, and other values as they are."""
+    try:
+        moment = datetime.fromisoformat(offset)
+    except (TypeError, ValueError):
+        return offset
+    return moment if moment.tzinfo is not None else moment.replace(tzinfo=UTC)
+
+
+def _read(
+    stream: StreamQueue, messages: Iterator[StreamMessage], views: list[dict[str, Any]], encoding: str, truncate: int
+) -> Steps[None]:
+    for offset, timestamp_ms, exchange, routing_key, raw, body in messages:
+        content = make_content(raw, body)
+        message = QueuedMessage(offset, Origin(exchange, routing_key), Properties(raw), content, len(body), 1)
+        remaining = stream.extent.next_offset - offset - 1
+        view = _message(Fetched(0, message, is_redelivered=False, remaining=remaining), encoding, truncate)
+        views.append({**view, "offset": offset, "timestamp": timestamp_ms})
+        yield
 
 
 def _count(fields: Fields) -> int:
