@@ -254,6 +254,15 @@ def test_a_filter_is_exact(bench: Bench, client: Client) -> None:
             consume(bench, filter=wrong)
 
 
+def test_each_message_has_its_own_properties_whatever_is_left_out_before_it(bench: Bench, client: Client) -> None:
+    for number, (value, kind) in enumerate([("a", "x"), ("b", "y"), ("a", "y"), ("b", "x"), ("a", "x")]):
+        client.publish("", "s", b"%d" % number, headers={"x-stream-filter-value": value}, type=kind)
+    bench.turn()
+    bench.to_disk()
+    found = [Properties(raw_properties_of(content)).to_dict() for content in consume(bench, filter="a").contents]
+    assert [(each["headers"]["x-stream-offset"], each["type"]) for each in found] == [(0, "x"), (2, "y"), (4, "x")]
+
+
 def test_a_filter_that_leaves_out_almost_everything_reads_on_after_others_had_their_turn(
     bench: Bench, client: Client, monkeypatch: pytest.MonkeyPatch
 ) -> None:

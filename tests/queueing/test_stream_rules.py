@@ -10,7 +10,7 @@ from holtmq.queueing.rules import QueueRules
 from holtmq.queueing.stream_rules import LARGEST_CHUNK, REFUSED, StreamRules, parse_age, rules_of
 from holtmq.table import FieldValue
 from holtmq.topology import Policy, Queue
-from holtmq.wire.content import Properties, encode_properties
+from holtmq.wire.content import Properties, encode_properties, make_content, raw_properties_of
 
 
 def stream(**arguments: FieldValue) -> Queue:
@@ -55,11 +55,14 @@ def test_a_queue_of_another_type_has_other_rules() -> None:
 
 def test_headers_that_cannot_be_decoded_are_delivered_as_they_are() -> None:
     raw = encode_properties({"headers": b"\0\0\0\x03\x01a?"})
-    assert offset_header(raw).encoded(7) == raw
+    assert offset_header(raw).frames(2, 5).content(7, b"ab") == make_content(raw, b"ab", 5)
+    assert offset_header(raw).frames(0, 5).content(7, b"") == make_content(raw, b"", 5)
 
 
 def test_large_properties_get_the_offset_as_well() -> None:
     raw = encode_properties({"headers": {"a": "x" * 1000}, "type": "t"})
-    assert Properties(offset_header(raw).encoded(2**40)).to_dict() == {
-        "headers": {"a": "x" * 1000, "x-stream-offset": 2**40}, "type": "t",
-    }  # fmt: skip
+    for body in (b"", b"ab"):
+        content = offset_header(raw).frames(len(body), 5).content(2**40, body)
+        found = raw_properties_of(content)
+        assert content == make_content(found, body, 5)
+        assert Properties(found).to_dict() == {"headers": {"a": "x" * 1000, "x-stream-offset": 2**40}, "type": "t"}

@@ -3,16 +3,19 @@
 from __future__ import annotations
 
 from functools import lru_cache
+from typing import NamedTuple
 
 from holtmq.errors import FrameError
 from holtmq.queueing.stream_filter import filter_value
-from holtmq.wire.content import CACHEABLE_BYTES, Properties, encode_properties
+from holtmq.wire.content import CACHEABLE_BYTES, Content, Properties, encode_properties
+from holtmq.wire.frames import BASIC, BODY, CONTENT_START, FRAME_START, HEADER
 from holtmq.wire.tables import join_table, split_table
 
 OFFSET_HEADER = "x-stream-offset"
 OFFSET_BYTES = 8
 ROOM = b"l" + bytes(OFFSET_BYTES)
 """A 64-bit integer, as RabbitMQ sends it."""
+HEADER_FIELDS = CONTENT_START.size - FRAME_START.size
 
 
 class OffsetHeader:
@@ -36,11 +39,30 @@ class OffsetHeader:
         end = len(encode_properties(before)) + len(table)
         self._before, self._after = encoded[: end - OFFSET_BYTES], encoded[end:]
 
-    def encoded(self, offset: int) -> bytes:
-        """Return the encoded properties with the header; without it if the headers of the message cannot be decoded."""
-        if self._after is None:
-            return self._before
-        return self._before + offset.to_bytes(OFFSET_BYTES, "big") + self._after
+    def frames(self, size: int, channel: int) -> OffsetFrames:
+        """Return what is the same in the content of all messages of one size, but for their offsets and bodies.
+
+        If the headers of the message cannot be decoded, the offset is left out.
+        """
+        length = len(self._before) if self._after is None else len(self._before) + OFFSET_BYTES + len(self._after)
+        start = CONTENT_START.pack(HEADER, channel, HEADER_FIELDS + length, BASIC, 0, size) + self._before
+        end = b"\xce" + FRAME_START.pack(BODY, channel, size) if size else b"\xce"
+        return OffsetFrames(start, None if self._after is None else self._after + end, end, b"\xce" if size else b"")
+
+
+class OffsetFrames(NamedTuple):
+    """The content of a message around its offset and its body."""
+
+    start: bytes
+    after_offset: bytes | None
+    without_offset: bytes
+    end: bytes
+
+    def content(self, offset: int, body: bytes) -> Content:
+        start, middle, without, end = self
+        if middle is None:
+            return start + without + body + end
+        return b"".join((start, offset.to_bytes(OFFSET_BYTES, "big"), middle, body, end))
 
 
 def offset_header(raw: bytes) -> OffsetHeader:
