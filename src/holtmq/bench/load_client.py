@@ -18,6 +18,7 @@ from typing import Any, TypeVar, cast
 from holtmq.client.address import Address
 from holtmq.errors import AmqpError, HoltmqError
 from holtmq.protocol.client_connection import CAPABILITIES, ClientConnection, ClientOptions, ReceivedMethod
+from holtmq.table import EMPTY_TABLE, FieldValue
 from holtmq.wire import methods as wire
 from holtmq.wire.content import encode_properties, make_content, on_channel
 from holtmq.wire.frames import BASIC, FRAME_END, FRAME_START, METHOD, OVERHEAD, method_frame
@@ -312,6 +313,7 @@ class LoadConsumer:
         self._requeue_every = requeue_every
         self._is_timed = is_timed and size >= MOMENT.size
         self._queues: list[str] = []
+        self._arguments: Mapping[str, FieldValue] = {}
         self._length = 0
         self._rest = b""
         self._pending = 0
@@ -327,9 +329,9 @@ class LoadConsumer:
         """Time from the start to the last message, without pauses."""
         self.latencies_ns: list[int] = []
 
-    async def prepare(self, queues: list[str], prefetch: int) -> None:
-        """Set the prefetch count. `start` then begins to consume these queues."""
-        self._queues = queues
+    async def prepare(self, queues: list[str], prefetch: int, arguments: Mapping[str, FieldValue] = EMPTY_TABLE) -> None:
+        """Set the prefetch count. `start` then begins to consume these queues, with these arguments."""
+        self._queues, self._arguments = queues, arguments
         if prefetch:
             await self._client.call(wire.BasicQos(0, prefetch, False), wire.BasicQosOk)
 
@@ -338,7 +340,7 @@ class LoadConsumer:
         self._client.read_raw(self._receive)
         self._started = time.perf_counter()
         methods = (
-            wire.BasicConsume(0, queue, f"c{number:06}", no_ack=self._is_auto_ack, no_wait=True)
+            wire.BasicConsume(0, queue, f"c{number:06}", no_ack=self._is_auto_ack, no_wait=True, arguments=self._arguments)
             for number, queue in enumerate(self._queues)
         )
         self._client.write_soon(b"".join([method_frame(CHANNEL, method) for method in methods]))
