@@ -89,3 +89,25 @@ def test_a_robust_connection_survives_a_killed_broker(killable_broker: BrokerPro
             assert await asyncio.wait_for(received.get(), PATIENCE_S) == b"after"
 
     asyncio.run(run())
+
+
+def test_a_stream_is_read_from_an_offset(killable_broker: BrokerProcess) -> None:
+    async def run() -> None:
+        async with await aio_pika.connect(url(killable_broker)) as connection:
+            channel = await connection.channel()
+            await channel.set_qos(prefetch_count=2)
+            queue = await channel.declare_queue("events", durable=True, arguments={"x-queue-type": "stream"})
+            for number in range(5):
+                await channel.default_exchange.publish(aio_pika.Message(b"%d" % number), "events")
+            for offset, expected in (("first", [0, 1, 2, 3, 4]), (3, [3, 4])):
+                seen: list[Any] = []
+                start: dict[str, Any] = {"x-stream-offset": offset}
+                async with queue.iterator(timeout=PATIENCE_S, arguments=start) as messages:
+                    async for received in messages:
+                        await received.ack()
+                        seen.append(received.headers["x-stream-offset"])
+                        if len(seen) == len(expected):
+                            break
+                assert seen == expected
+
+    asyncio.run(run())

@@ -62,3 +62,11 @@ def test_amqplib_settles_close_after_it_has_published(killable_broker: BrokerPro
     command = ["node", "close.mjs", url(killable_broker)]
     done = subprocess.run(command, cwd=amqplib, timeout=PATIENCE_S, capture_output=True, text=True)
     assert (done.returncode, done.stdout) == (0, "closed\n"), done.stderr
+
+
+def test_amqplib_reads_a_stream(killable_broker: BrokerProcess, amqplib: Path) -> None:
+    command = ["node", "stream.mjs", url(killable_broker)]
+    done = subprocess.run(command, cwd=amqplib, timeout=PATIENCE_S, capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
+    everything = [[number, str(number)] for number in range(5)]
+    assert json.loads(done.stdout) == [everything, everything[3:]]
