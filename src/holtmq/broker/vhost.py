@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 from holtmq.broker.memory import MemoryBudget, memory_of
 from holtmq.broker.queue import MessageQueue
-from holtmq.broker.queued_message import QueuedMessage, known_properties
+from holtmq.broker.queued_message import Origin, QueuedMessage, known_properties
 from holtmq.broker.reply import ReplyDestination
 from holtmq.broker.served_queue import ServedQueue
 from holtmq.broker.stream_queue import StreamQueue
