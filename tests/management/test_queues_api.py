@@ -123,7 +123,8 @@ def test_a_stream_shows_its_offsets_and_is_read_from_any_of_them(node: Node) -> 
         channel.consume("s", "c", arguments={"x-stream-offset": 1})
         channel.bodies(2)
         shown = http.get(stream)
-    assert (shown["messages_ready"], shown["first_offset"], shown["last_offset"], shown["segments"]) == (5, 0, 4, 1)
+    assert (shown["messages_ready"], shown["first_offset"], shown["last_offset"]) == (5, 0, 4)
+    assert 1 <= shown["segments"] <= 5
     (consumer,) = shown["consumer_details"]
     assert (consumer["offset"], consumer["lag"], consumer["arguments"]) == (3, 2, {"x-stream-offset": 1})
     read = {"count": 2, "ackmode": "ack_requeue_false", "encoding": "auto"}

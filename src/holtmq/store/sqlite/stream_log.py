@@ -1,7 +1,7 @@
 """Streams in a SQLite file: an index row and a row of content for each chunk of messages.
 
 Appending costs little per message in batches. Small appends, such as those of a process that appends one message at a time,
-rewrite the last chunk of the stream until it has a reasonable size.
+make small chunks, which are merged every few messages until they have a reasonable size.
 """
 
 from __future__ import annotations
@@ -10,7 +10,7 @@ import sqlite3
 from bisect import bisect_right
 from collections import OrderedDict
 from collections.abc import Iterator, Sequence
-from itertools import accumulate
+from itertools import accumulate, chain
 from typing import NamedTuple
 
 from holtmq.steps import Steps
@@ -22,7 +22,9 @@ from holtmq.store.stream_chunk import StreamChunk, pack_stream_chunk
 from holtmq.store.stream_port import StreamEntry, StreamExtent, StreamMessage, StreamPort, StreamReading
 
 SMALL_BYTES, SMALL_MESSAGES = 32 * 1024, 200
-"""A last chunk that is smaller is rewritten together with what is appended."""
+"""Chunks at the end of a stream that are smaller are merged with what is appended."""
+MERGED_EVERY = 32
+"""Messages after which small chunks are merged. To merge them at each append would rewrite a message a hundred times."""
 CACHED_BYTES = 16 * 1024 * 1024
 """Memory for chunks that readers share."""
 READ_BYTES = 1024 * 1024
@@ -31,7 +33,8 @@ REMOVED_AT_ONCE = 10
 
 COLUMNS = "first_offset, number, size, total_size, total_chunks, first_at, last_at, chunk_id"
 FIRST = f"SELECT {COLUMNS} FROM stream_chunks WHERE queue_id = ? ORDER BY first_offset LIMIT ?"
-LAST = f"SELECT {COLUMNS} FROM stream_chunks WHERE queue_id = ? ORDER BY first_offset DESC LIMIT 1"
+LAST_FEW = f"SELECT {COLUMNS} FROM stream_chunks WHERE queue_id = ? ORDER BY first_offset DESC LIMIT ?"
+LAST = LAST_FEW.replace("LIMIT ?", "LIMIT 1")
 AT_OFFSET = f"SELECT {COLUMNS} FROM stream_chunks WHERE queue_id = ? AND first_offset <= ? ORDER BY first_offset DESC LIMIT 1"
 AT_TIME = f"SELECT {COLUMNS} FROM stream_chunks WHERE queue_id = ? AND last_at >= ? ORDER BY last_at, first_offset LIMIT 1"
 CONTENT = """
@@ -108,11 +111,14 @@ class StreamLog(StreamPort):
         replaced: int | None = None
         if last is not None:
             offset, total_size, total_chunks, last_at = last.next_offset, last.total_size, last.total_chunks, last.last_at
-            if last.is_small and (before := self._to_rewrite(stream, last)):
-                entries = [*before, *entries]
-                offset, total_size, total_chunks = last.first_offset, total_size - last.size, total_chunks - 1
-                last_at, replaced = last.first_at, last.chunk_id
-                self._execute(REMOVE_CHUNK, stream, last.first_offset)
+            if (offset + len(entries)) // MERGED_EVERY > offset // MERGED_EVERY and (small := self._small_end(stream)):
+                first = small[0][0]
+                entries = [*chain.from_iterable(stored for _, stored in small), *entries]
+                offset, total_size, total_chunks = first.first_offset, first.total_size - first.size, first.total_chunks - 1
+                last_at, replaced = first.first_at, first.chunk_id
+                self._execute(REMOVE_CHUNK, stream, first.first_offset)
+                for row, _ in small[1:]:
+                    self._remove(stream, row)
         # A clock that was set back must not hide messages from those who look for a time.
         times = list(accumulate([entry.timestamp_ms for entry in entries], max, initial=last_at))[1:]
         for start, end in _segments(entries, most_bytes):
@@ -130,13 +136,22 @@ class StreamLog(StreamPort):
             offset += number
             yield
 
-    def _to_rewrite(self, stream: int, row: ChunkRow) -> list[StreamEntry]:
-        """Return the messages of a chunk, or none if one is damaged: a new checksum would hide that."""
-        stored = self._execute(CONTENT, stream, row.first_offset, row.number).fetchone()
-        try:
-            return StreamChunk(row.first_offset, row.number, *stored).entries()
-        except DamagedChunkError:
-            return []
+    def _small_end(self, stream: int) -> list[tuple[ChunkRow, list[StreamEntry]]]:
+        """Return the small chunks at the end of a stream, with their messages.
+
+        A damaged chunk is not among them, nor any before it: a new checksum would hide the damage.
+        """
+        found: list[tuple[ChunkRow, list[StreamEntry]]] = []
+        for row in map(ChunkRow._make, self._execute(LAST_FEW, stream, MERGED_EVERY).fetchall()):
+            if not row.is_small:
+                break
+            stored = self._execute(CONTENT, stream, row.first_offset, row.number).fetchone()
+            try:
+                entries = StreamChunk(row.first_offset, row.number, *stored).entries()
+            except DamagedChunkError:
+                break
+            found.append((row, entries))
+        return found[::-1]
 
     def _without_duplicates(
         self, stream: int, entries: Sequence[StreamEntry]
