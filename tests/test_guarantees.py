@@ -1,4 +1,4 @@
-"""The guarantees in docs/broker.md: each of them names a test, and the test exists."""
+"""The guarantees of the broker and of streams in a file: each of them names a test, and the test exists."""
 
 from __future__ import annotations
 
@@ -8,8 +8,9 @@ from pathlib import Path
 import pytest
 
 ROOT = Path(__file__).parent.parent
-TABLE = (ROOT / "docs/broker.md").read_text().split("## Guarantees")[1].split("\n\n")[2]
-ROWS = TABLE.splitlines()[2:]
+BROKER = (ROOT / "docs/broker.md").read_text().split("## Guarantees")[1].split("\n\n")[2]
+STREAMS = (ROOT / "docs/embedded.md").read_text().split("| what is guaranteed for a stream")[1].split("\n\n")[0]
+ROWS = [*BROKER.splitlines()[2:], *STREAMS.splitlines()[2:]]
 
 
 @pytest.mark.parametrize("row", ROWS)

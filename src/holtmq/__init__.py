@@ -9,6 +9,8 @@ from holtmq.embedded import (
     EmbeddedBroker,
     Message,
     QueueHandle,
+    StreamHandle,
+    StreamRecord,
     aio,
     open,  # noqa: A004  # holtmq.open reads as it should
 )
@@ -34,6 +36,7 @@ from holtmq.errors import (
     NotAStoreError,
     NotFoundError,
     NotImplementedByBrokerError,
+    PositionLostError,
     PreconditionFailedError,
     QueueFullError,
     ResourceError,
@@ -49,6 +52,7 @@ from holtmq.errors import (
     UnexpectedFrameError,
 )
 from holtmq.routing import Entry, Explanation, Route, Router
+from holtmq.store.stream_port import StreamExtent
 from holtmq.table import Table
 from holtmq.topology import Binding, Exchange, Policy, Queue, Topology
 
@@ -86,6 +90,7 @@ __all__ = [
     "NotImplementedByBrokerError",
     "PatternWarning",
     "Policy",
+    "PositionLostError",
     "PreconditionFailedError",
     "Queue",
     "QueueFullError",
@@ -102,6 +107,9 @@ __all__ = [
     "StoreReadOnlyError",
     "StoreReplacedError",
     "StoreVersionError",
+    "StreamExtent",
+    "StreamHandle",
+    "StreamRecord",
     "Table",
     "Topology",
     "UnexpectedFrameError",

@@ -157,6 +157,10 @@ class LeaseLostError(HoltmqError):
     """The message can no longer be settled: its lease has expired, or it was settled before."""
 
 
+class PositionLostError(HoltmqError):
+    """The position of a follower is no longer valid: retention removed its messages, or another follower moved it."""
+
+
 class StoreError(HoltmqError):
     """The file could not be used; its contents are unchanged."""
 

@@ -14,10 +14,22 @@ from holtmq.embedded.callback_consumer import CallbackConsumer
 from holtmq.embedded.embedded_broker import EmbeddedBroker
 from holtmq.embedded.message import Message
 from holtmq.embedded.queue_handle import QueueHandle
+from holtmq.embedded.stream_handle import StreamHandle
+from holtmq.embedded.stream_record import StreamRecord
 from holtmq.store.records import Durability
 from holtmq.store.sqlite.database import TIMEOUT_S
 
-__all__ = ["BackgroundProducer", "CallbackConsumer", "EmbeddedBroker", "Message", "QueueHandle", "aio", "open"]
+__all__ = [
+    "BackgroundProducer",
+    "CallbackConsumer",
+    "EmbeddedBroker",
+    "Message",
+    "QueueHandle",
+    "StreamHandle",
+    "StreamRecord",
+    "aio",
+    "open",
+]
 if not TYPE_CHECKING:  # a type checker would take any name for an attribute of this module
     __getattr__ = renamed(
         __name__,

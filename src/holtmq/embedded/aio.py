@@ -7,19 +7,28 @@ import threading
 import time
 from collections.abc import AsyncIterator, Callable, Iterable, Mapping
 from concurrent.futures import Future
+from functools import partial
+from itertools import islice
 from pathlib import Path
 from types import TracebackType
+from typing import overload
 
 from holtmq.body import Content
 from holtmq.embedded.embedded_broker import EmbeddedBroker
+from holtmq.embedded.follower import Follower
 from holtmq.embedded.message import Message, StateName
 from holtmq.embedded.queue_handle import LEASE_S, Key, Patterns, QueueHandle
+from holtmq.embedded.stream_handle import Start, StreamHandle
+from holtmq.embedded.stream_record import StreamRecord
 from holtmq.store.records import Durability
 from holtmq.store.sqlite.database import TIMEOUT_S
+from holtmq.store.stream_port import StreamExtent
 from holtmq.table import FieldValue
 from holtmq.topology import DEFAULT_EXCHANGE, DestinationType
 
 WAIT_S = 1.0
+READ_AT_ONCE = 1000
+"""Messages of a stream that are read in one thread."""
 
 
 class AsyncEmbeddedBroker:
@@ -81,6 +90,20 @@ class AsyncEmbeddedBroker:
         )  # fmt: skip
         return AsyncQueueHandle(queue)
 
+    async def declare_stream(
+        self,
+        name: str,
+        *,
+        max_age_s: int | None = None,
+        max_bytes: int | None = None,
+        arguments: Mapping[str, FieldValue] | None = None,
+    ) -> AsyncStreamHandle:
+        """Create a stream, as `EmbeddedBroker.declare_stream`."""
+        stream = await asyncio.to_thread(
+            self.embedded.declare_stream, name, max_age_s=max_age_s, max_bytes=max_bytes, arguments=arguments
+        )
+        return AsyncStreamHandle(stream)
+
     async def bind(
         self,
         queue: str,
@@ -131,6 +154,10 @@ class AsyncEmbeddedBroker:
     async def queue(self, name: str) -> AsyncQueueHandle:
         """Return a handle to a queue, which is created if it does not exist."""
         return AsyncQueueHandle(await asyncio.to_thread(self.embedded.queue, name))
+
+    async def stream(self, name: str) -> AsyncStreamHandle:
+        """Return a handle to a stream, which is created without limits if it does not exist."""
+        return AsyncStreamHandle(await asyncio.to_thread(self.embedded.stream, name))
 
 
 class AsyncQueueHandle:
@@ -225,6 +252,117 @@ class AsyncQueueHandle:
     async def size(self, state: StateName = "ready") -> int:
         """Return the number of messages in a state."""
         return await asyncio.to_thread(self.queue.size, state)
+
+
+class AsyncStreamHandle:
+    """A stream of an open file for asyncio. The synchronous handle is `stream`."""
+
+    def __init__(self, stream: StreamHandle) -> None:
+        self.stream = stream
+
+    @overload
+    async def append(self, content: Content, routing_key: Key = "", *, headers: None = None) -> int: ...
+    @overload
+    async def append(
+        self, content: Content, routing_key: Key = "", *, headers: Mapping[str, FieldValue] | None
+    ) -> int | None: ...
+    async def append(
+        self, content: Content, routing_key: Key = "", *, headers: Mapping[str, FieldValue] | None = None
+    ) -> int | None:
+        """Append a message and return its offset, as `StreamHandle.append`."""
+        return await asyncio.to_thread(self.stream.append, content, routing_key, headers=headers)
+
+    async def append_many(self, messages: Iterable[tuple[Content, Key]]) -> range:
+        """Append messages, all or none of them, as `StreamHandle.append_many`."""
+        return await asyncio.to_thread(self.stream.append_many, messages)
+
+    async def read(
+        self, start: Start = "first", pattern: Patterns = None, *, limit: int | None = None
+    ) -> AsyncIterator[StreamRecord]:
+        """Yield the messages from a place in the stream up to its present end, as `StreamHandle.read`."""
+        reading = await asyncio.to_thread(self.stream.read, start, pattern, limit=limit)
+        while some := await asyncio.to_thread(lambda: list(islice(reading, READ_AT_ONCE))):
+            for record in some:
+                yield record
+
+    def follow(
+        self,
+        name: str | None = None,
+        pattern: Patterns = None,
+        *,
+        start: Start = "first",
+        wait_s: float | None = None,
+        auto_commit: bool = True,
+    ) -> AsyncFollower:
+        """Return an asynchronous iterator, as `StreamHandle.follow`. It looks for its place when it is first asked."""
+        begin = partial(self.stream.follow, name, pattern, start=start, wait_s=wait_s, auto_commit=auto_commit)
+        return AsyncFollower(begin, self.stream.wake)
+
+    async def commit(self, name: str, message: StreamRecord | int) -> None:
+        """Move a position past a message, as `StreamHandle.commit`."""
+        await asyncio.to_thread(self.stream.commit, name, message)
+
+    async def seek(self, name: str, start: Start) -> int:
+        """Move a position to any place of the stream, as `StreamHandle.seek`."""
+        return await asyncio.to_thread(self.stream.seek, name, start)
+
+    async def forget(self, name: str) -> None:
+        """Remove a position, as `StreamHandle.forget`."""
+        await asyncio.to_thread(self.stream.forget, name)
+
+    async def position(self, name: str) -> int | None:
+        """Return the offset of the next message for a name, or None if the name is new."""
+        return await asyncio.to_thread(self.stream.position, name)
+
+    async def positions(self) -> dict[str, int]:
+        """Return the offset of the next message for each name."""
+        return await asyncio.to_thread(self.stream.positions)
+
+    async def extent(self) -> StreamExtent:
+        """Return what the stream holds, as `StreamHandle.extent`."""
+        return await asyncio.to_thread(self.stream.extent)
+
+    async def size(self) -> int:
+        """Return the number of messages."""
+        return await asyncio.to_thread(self.stream.size)
+
+    async def last_publishing_id(self, publisher: str) -> int | None:
+        """Return the highest `x-publishing-id` of a publisher so far, or None if it has none."""
+        return await asyncio.to_thread(self.stream.last_publishing_id, publisher)
+
+
+class AsyncFollower(AsyncIterator[StreamRecord]):
+    """An asynchronous iterator over the messages of a stream, as returned by `AsyncStreamHandle.follow`.
+
+    A cancellation ends the wait for a message, and loses none.
+    """
+
+    def __init__(self, begin: Callable[[], Follower], wake: Callable[[], None]) -> None:
+        self._begin = begin
+        self._wake = wake
+        self._follower: Follower | None = None
+        self._lock = threading.Lock()
+
+    async def __anext__(self) -> StreamRecord:
+        given_up = threading.Event()
+        looking = asyncio.get_running_loop().run_in_executor(None, self._look, given_up)
+        try:
+            record = await asyncio.shield(looking)
+        except asyncio.CancelledError:
+            given_up.set()
+            self._wake()
+            looking.add_done_callback(lambda ended: ended.cancelled() or ended.exception())  # nobody else asks for it
+            raise
+        if record is None:
+            raise StopAsyncIteration
+        assert self._follower is not None
+        self._follower.take()
+        return record
+
+    def _look(self, given_up: threading.Event) -> StreamRecord | None:
+        with self._lock:
+            self._follower = self._follower or self._begin()
+        return self._follower.look(given_up)
 
 
 def open(  # noqa: A001  # as holtmq.open

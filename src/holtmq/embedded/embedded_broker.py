@@ -22,10 +22,12 @@ from holtmq.embedded.bell import Bell
 from holtmq.embedded.callback_consumer import CallbackConsumer
 from holtmq.embedded.intake import Intake
 from holtmq.embedded.queue_handle import Key, QueueHandle, as_key, refuse_unsupported
-from holtmq.errors import InvalidValueError, NotFoundError
+from holtmq.embedded.stream_handle import StreamHandle
+from holtmq.errors import InvalidValueError, NotFoundError, PreconditionFailedError
 from holtmq.queueing.argument_values import LONGEST_MS
 from holtmq.queueing.rules import HIGHEST_PRIORITY, QueueRules, queue_arguments
-from holtmq.queueing.terms import terms_of
+from holtmq.queueing.stream_arguments import stream_arguments
+from holtmq.queueing.stream_rules import StreamRules, is_stream
 from holtmq.routing import Explanation, Router
 from holtmq.steps import complete
 from holtmq.store.records import DeliveryState, Durability, NewMessage
@@ -34,6 +36,7 @@ from holtmq.store.sqlite.declarations import SqliteDeclarations, to_text
 from holtmq.store.sqlite.keys import RoutingKeys
 from holtmq.store.sqlite.log_transfer import unpack_log
 from holtmq.store.sqlite.message_store import SqliteMessageStore
+from holtmq.store.sqlite.stream_log import StreamLog
 from holtmq.table import FieldValue, Table, describe, require_short_string
 from holtmq.topology import DEFAULT_EXCHANGE, DEFAULT_VHOST, Binding, DestinationType, Exchange, Removal, Topology
 from holtmq.topology import Queue as QueueDeclaration
@@ -56,6 +59,7 @@ class EmbeddedBroker:
         self.database = SqliteDatabase(path, durability=durability, timeout_s=timeout_s)
         self.keys = RoutingKeys(self.database)
         self.messages = SqliteMessageStore(self.database, self.keys)
+        self.streams = StreamLog(self.database)
         try:
             unpack_log(self.database, self.keys)
         except BaseException:
@@ -68,7 +72,10 @@ class EmbeddedBroker:
         self._declarations = SqliteDeclarations(self.database)
         self._router = Router()
         self._queues: dict[str, tuple[int, QueueRules]] = {}
-        self.intake = Intake(self.messages, self.keys, lambda: self._router, lambda: self._queues)
+        self._streams: dict[str, tuple[int, StreamRules]] = {}
+        self.intake = Intake(
+            self.messages, self.streams, self.keys, lambda: self._router, lambda: self._queues, lambda: self._streams
+        )
         self._workers: list[BackgroundProducer | CallbackConsumer] = []
         self.database.on_rollback.append(self._forget)
         try:
@@ -127,6 +134,8 @@ class EmbeddedBroker:
             max_priority=max_priority, ttl_ms=ttl_ms, dead_letter_queue=dead_letter_queue, retention_s=retention_s,
         )  # fmt: skip
         queue = QueueDeclaration(name, arguments=made)
+        if is_stream(queue):
+            raise PreconditionFailedError(f"queue {name!r} is of type stream: declare it with declare_stream")
         refuse_unsupported(name, QueueRules.of(queue))
         with self._transaction():
             self._adopt_old_limit(queue)
@@ -135,17 +144,46 @@ class EmbeddedBroker:
                 self._changed()
         return QueueHandle(name, self)
 
+    def declare_stream(
+        self,
+        name: str,
+        *,
+        max_age_s: int | None = None,
+        max_bytes: int | None = None,
+        arguments: Mapping[str, FieldValue] | None = None,
+    ) -> StreamHandle:
+        """Create a stream unless an equivalent one exists. Any other stream or queue of this name raises an error (406).
+
+        A stream is a queue of type stream (`x-queue-type`), and the broker treats it as such. Its messages stay until
+        retention removes them:
+
+        - `max_age_s` is the age up to which messages are kept, in seconds (`x-max-age`, such as 3600s).
+        - `max_bytes` is the size up to which the stream grows (`x-max-length-bytes`).
+
+        Retention removes the oldest messages when new ones are appended, in chunks of up to 256 KiB. Without a limit, the
+        stream keeps everything.
+        """
+        stream = QueueDeclaration(name, arguments=stream_arguments(arguments, max_age_s=max_age_s, max_bytes=max_bytes))
+        StreamRules.of(stream)  # refuses what makes no sense for a stream
+        with self._transaction():
+            if self._router.declare_queue(stream):
+                self._streams[name] = self._declarations.add_queue(stream), self._stream_rules_of(stream)
+                self._changed()
+        return StreamHandle(name, self)
+
     def delete_exchange(self, name: str, *, if_unused: bool = False) -> None:
         """Delete an exchange with its bindings. With `if_unused`, an exchange with bindings raises an error."""
         with self._transaction():
             self._remove(self._router.delete_exchange(name, if_unused=if_unused))
 
     def delete_queue(self, name: str) -> None:
-        """Delete a queue with its bindings and its messages."""
+        """Delete a queue or a stream with its bindings and its messages."""
         with self._transaction() as connection:
             if name in self._queues:
                 self.messages.index_arrivals(connection)
                 self.messages.delete(connection, self._queues[name][0], list(DeliveryState))
+            elif name in self._streams:
+                complete(self.streams.forget(self._streams[name][0]))
             self._remove(self._router.delete_queue(name))
 
     def bind(
@@ -196,16 +234,16 @@ class EmbeddedBroker:
         ttl_ms: int | None = None,
         delay_s: float = 0,
     ) -> int | None:
-        """Publish a message to an exchange. Return its id, or None if no queue accepted it."""
+        """Publish a message to an exchange. Return its id, or None if no queue accepted it.
+
+        Streams count as queues here. They have neither priorities nor delays, and their messages do not expire.
+        """
         key = as_key(routing_key)
         with self._transaction() as connection:
             now = self.now_ms()
             route = self._router.resolve(exchange, key, headers)
             message = self.new_message(content, key, now, headers, priority, ttl_ms, delay_s, exchange)
-            targets = {
-                name: terms_of(self._queues[name][1], priority, ttl_ms, route.entries.get(name), now) for name in route.queues
-            }
-            message_id, _ = self.intake.enter(connection, message, key, targets, now)
+            message_id = self.intake.publish(connection, message, route, priority, ttl_ms, now)
         self.bell.ring()
         return message_id
 
@@ -213,9 +251,20 @@ class EmbeddedBroker:
         """Return a handle to a queue, which is created if it does not exist."""
         if name not in self._queues or self._declarations.versions() != self.versions:
             with self._transaction():
+                if name in self._streams:
+                    raise _stream_error(name)
                 if name not in self._queues:
                     self.declare_queue(name)
         return QueueHandle(name, self)
+
+    def stream(self, name: str) -> StreamHandle:
+        """Return a handle to a stream, which is created without limits if it does not exist."""
+        if name not in self._streams or self._declarations.versions() != self.versions:
+            with self._transaction():
+                if name not in self._queues and name not in self._streams:
+                    self.declare_stream(name)
+                self.stream_of(name)
+        return StreamHandle(name, self)
 
     def producer(self, queue: str) -> BackgroundProducer:
         """Return a producer that puts messages into a queue in the background, many in one transaction under load."""
@@ -278,8 +327,22 @@ class EmbeddedBroker:
         if found is None:
             with self._looking():
                 found = self._queues.get(name)  # another process may have declared it
+        if found is None and name in self._streams:
+            raise _stream_error(name)
         if found is None:
             raise NotFoundError(f"no queue {name!r} in vhost {DEFAULT_VHOST!r}")
+        return found
+
+    def stream_of(self, name: str) -> tuple[int, StreamRules]:
+        """Return the id of a stream in the file and its rules, as they are now."""
+        if name not in self._streams or self._declarations.versions() != self.versions:
+            with self._looking():
+                pass  # another process may have declared or deleted it
+        found = self._streams.get(name)
+        if found is None and name in self._queues:
+            raise PreconditionFailedError(f"{name!r} is a queue, not a stream: use queue({name!r}) to put and pop messages")
+        if found is None:
+            raise NotFoundError(f"no stream {name!r} in vhost {DEFAULT_VHOST!r}")
         return found
 
     def working(self, queue: str) -> QueueTransaction:
@@ -355,12 +418,16 @@ class EmbeddedBroker:
         if versions[0] != self.versions[0]:
             self._router = Router(self._declarations.load())
             ids, declared = self._declarations.queue_ids(DEFAULT_VHOST), self._router.registry.queues.values()
-            self._queues = {queue.name: (ids[queue.name], self._rules_of(queue)) for queue in declared}
+            self._queues = {each.name: (ids[each.name], self._rules_of(each)) for each in declared if not is_stream(each)}
+            self._streams = {each.name: (ids[each.name], self._stream_rules_of(each)) for each in declared if is_stream(each)}
         self.keys.follow(versions[1])
         self.versions = versions
 
     def _rules_of(self, queue: QueueDeclaration) -> QueueRules:
         return QueueRules.of(queue, self._router.registry.queue_policy(queue.name))
+
+    def _stream_rules_of(self, stream: QueueDeclaration) -> StreamRules:
+        return StreamRules.of(stream, self._router.registry.queue_policy(stream.name))
 
     def _adopt_old_limit(self, queue: QueueDeclaration) -> None:
         """Accept a queue that 0.1 declared with the same `max_attempts`: it wrote this number as `x-delivery-limit`."""
@@ -379,7 +446,7 @@ class EmbeddedBroker:
         if removal:
             complete(self._declarations.remove(removal))
             for queue in removal.queues:
-                del self._queues[queue.name]
+                (self._streams if is_stream(queue) else self._queues).pop(queue.name)
             self._changed()
 
     def _forget(self) -> None:
@@ -432,6 +499,12 @@ class QueueTransaction:
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
         self._transaction.__exit__(kind, error, trace)
+
+
+def _stream_error(name: str) -> PreconditionFailedError:
+    return PreconditionFailedError(
+        f"{name!r} is a stream, whose messages are not popped: use stream({name!r}) to append, read and follow"
+    )
 
 
 def _checked_number(value: object, what: str, most: int) -> int:

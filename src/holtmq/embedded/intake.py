@@ -6,7 +6,7 @@ Such a chain is published within the caller's transaction.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from sqlite3 import Connection
 from typing import TypeAlias, TypeVar
@@ -15,51 +15,97 @@ from holtmq.errors import QueueFullError
 from holtmq.queueing.dead_letter import DeadLetter, DeathReason, dead_letter
 from holtmq.queueing.letter_chain import LetterChain
 from holtmq.queueing.overflow import is_full, is_too_long
+from holtmq.queueing.publishing_id import numbered_by
 from holtmq.queueing.rules import QueueRules
 from holtmq.queueing.stored_properties import raw_properties_of
+from holtmq.queueing.stream_rules import StreamRules
 from holtmq.queueing.terms import Terms, is_expired, terms_of
-from holtmq.routing import Router
+from holtmq.routing import Route, Router
+from holtmq.steps import complete
 from holtmq.store.records import DeliveryState, NewMessage
 from holtmq.store.sqlite.keys import RoutingKeys
 from holtmq.store.sqlite.message_store import SqliteMessageStore
+from holtmq.store.stream_port import StreamEntry, StreamPort
 from holtmq.wire.content import Properties
 
 T = TypeVar("T")
 Queues: TypeAlias = Mapping[str, tuple[int, QueueRules]]
 """The queues of the vhost: by name, the id in the file and the rules."""
+Streams: TypeAlias = Mapping[str, tuple[int, StreamRules]]
+"""The streams likewise."""
 
 
 class Intake:
     """Applies the queue rules. Every method works within the caller's transaction, whose connection and time it is given."""
 
     def __init__(
-        self, messages: SqliteMessageStore, keys: RoutingKeys, router: Callable[[], Router], queues: Callable[[], Queues]
+        self,
+        messages: SqliteMessageStore,
+        log: StreamPort,
+        keys: RoutingKeys,
+        router: Callable[[], Router],
+        queues: Callable[[], Queues],
+        streams: Callable[[], Streams],
     ) -> None:
         self._messages = messages
+        self._log = log
         self._keys = keys
         self._router = router
         self._queues = queues
+        self._streams = streams
         self._dead_letters: LetterChain[bytes] = LetterChain()
 
-    def enter(
-        self, connection: Connection, message: NewMessage, routing_key: str, targets: Mapping[str, Terms], now_ms: int
-    ) -> tuple[int | None, list[str]]:
-        """Put a message into queues. Return its id, or None if no queue accepted it, and the queues that rejected it."""
+    def publish(
+        self,
+        connection: Connection,
+        message: NewMessage,
+        route: Route,
+        priority: int | None,
+        ttl_ms: int | None,
+        now_ms: int,
+        *,
+        is_cycle: Callable[[str], bool] = lambda _queue: False,
+    ) -> int | None:
+        """Put a message into the queues and streams of a route. Return its id, or None if none of them accepted it."""
+        queues, streams = self._queues(), self._streams()
+        targets = {
+            name: terms_of(queues[name][1], priority, ttl_ms, route.entries.get(name), now_ms)
+            for name in route.queues
+            if name in queues and not is_cycle(name)
+        }
+        message_id = self._enter(connection, message, targets, now_ms)
+        reached = [name for name in route.queues if name in streams] if streams else []
+        for name in reached:
+            self.append(*streams[name], [stream_entry(message, now_ms)], now_ms)
+        if message_id is None and reached:
+            return self._messages.skip_id(connection, now_ms)
+        return message_id
+
+    def append(self, stream: int, rules: StreamRules, entries: Sequence[StreamEntry], now_ms: int) -> list[int | None]:
+        """Append messages to a stream, then apply its retention. Return their offsets, None for duplicates."""
+        offsets = complete(self._log.append(stream, entries, rules.chunk_bytes))
+        if rules.limits:
+            since_ms = None if rules.max_age_ms is None else now_ms - rules.max_age_ms
+            complete(self._log.trim(stream, rules.max_bytes, since_ms))
+        return offsets
+
+    def _enter(self, connection: Connection, message: NewMessage, targets: Mapping[str, Terms], now_ms: int) -> int | None:
+        """Put a message into queues. Return its id, or None if no queue accepted it."""
         queues, size = self._queues(), len(message.body)
         limited = [name for name in targets if queues[name][1].limits_length]
         if limited:
             self._messages.index_arrivals(connection)
         full = [name for name in limited if self._is_full(connection, name, size, now_ms)]
         for name in full:
-            self.bury_rejected(connection, message, routing_key, name, now_ms)
+            self.bury_rejected(connection, message, message.routing_key, name, now_ms)
         deliveries = [(queues[name][0], terms) for name, terms in targets.items() if name not in full]
         if not deliveries:
-            return None, full
+            return None
         message_id = self._messages.publish(connection, message, deliveries, now_ms)
         for name in limited:
             if name not in full:
                 self.drop_excess(connection, name, now_ms)
-        return message_id, full
+        return message_id
 
     def _is_full(self, connection: Connection, name: str, message_size: int, now_ms: int) -> bool:
         """Return whether a queue rejects a message. Expired messages leave a full queue first."""
@@ -173,11 +219,14 @@ class Intake:
     def _publish_dead_letter(self, connection: Connection, now_ms: int, letter: DeadLetter, body: bytes) -> None:
         route = self._router().resolve_unpublished(letter.exchange, letter.routing_keys, letter.headers)
         priority = Properties(letter.raw_properties).priority
-        targets = {
-            name: terms_of(self._queues()[name][1], priority, None, route.entries.get(name), now_ms)
-            for name in route.queues
-            if not letter.is_cycle(name)
-        }
         key = letter.routing_keys[0]
         message = NewMessage(self._keys.intern(key), key, body, letter.exchange, raw_properties=letter.raw_properties)
-        self.enter(connection, message, key, targets, now_ms)
+        self.publish(connection, message, route, priority, None, now_ms, is_cycle=letter.is_cycle)
+
+
+def stream_entry(message: NewMessage, now_ms: int) -> StreamEntry:
+    """Return a message as it is appended to a stream, which knows neither priorities nor delays."""
+    raw = raw_properties_of(message)
+    has_headers = message.headers is not None or message.raw_properties is not None
+    numbered = numbered_by(Properties(raw)) if has_headers else None
+    return StreamEntry(message.exchange, message.routing_key, raw, message.body, now_ms, *(numbered or ()))

@@ -81,7 +81,7 @@ class Message:
 
     @property
     def created_at(self) -> datetime:
-        return _moment(self._stored.created_at)
+        return moment(self._stored.created_at)
 
     @property
     def locked_at(self) -> datetime | None:
@@ -136,9 +136,8 @@ class Message:
         return hash(self._stored.id)
 
     def __repr__(self) -> str:
-        body = self.body if len(self.body) <= SHOWN_BYTES else self.body[:SHOWN_BYTES] + b"..."
         about = f"id={self.id}, routing_key={self.routing_key!r}, state={self.state!r}, attempts={self.attempts}"
-        return f"Message({about}, body={body!r})"
+        return f"Message({about}, body={shown(self.body)!r})"
 
     def _decode(self) -> None:
         headers, self._properties = _properties_of(self._stored)
@@ -149,9 +148,19 @@ def _properties_of(stored: StoredMessage) -> tuple[Table, Table]:
     """Return headers and other properties, written by the embedded library (JSON) or the broker (AMQP)."""
     if stored.raw_properties is None:
         return from_text(stored.headers), from_text(stored.properties)
-    properties = Properties(stored.raw_properties).to_dict()
+    return decoded_properties(stored.raw_properties)
+
+
+def decoded_properties(raw: bytes) -> tuple[Table, Table]:
+    """Return headers and other properties of a message from AMQP's encoding."""
+    properties = Properties(raw).to_dict()
     headers = properties.pop("headers", None)
     return Table.of(headers), Table.of(properties)
+
+
+def shown(body: bytes) -> bytes:
+    """Return as much of a body as `repr` shows."""
+    return body if len(body) <= SHOWN_BYTES else body[:SHOWN_BYTES] + b"..."
 
 
 STATE_NAMES: dict[DeliveryState, StateName] = {
@@ -165,9 +174,10 @@ STATE_NAMES: dict[DeliveryState, StateName] = {
 }
 
 
-def _moment(milliseconds: int) -> datetime:
+def moment(milliseconds: int) -> datetime:
+    """Return a time that is stored in milliseconds since 1970."""
     return datetime.fromtimestamp(milliseconds / 1000, UTC)
 
 
 def _moment_or_none(milliseconds: int | None) -> datetime | None:
-    return None if milliseconds is None else _moment(milliseconds)
+    return None if milliseconds is None else moment(milliseconds)

@@ -204,6 +204,13 @@ class SqliteMessageStore:
             connection.execute(CHANGE_ORDER)
         return message_id
 
+    def skip_id(self, connection: sqlite3.Connection, now_ms: int) -> int:
+        """Return an id for a message that is stored elsewhere. No other message gets it."""
+        self.index_arrivals(connection)
+        (message_id,) = connection.execute(f"SELECT {NEXT_ID}", (now_ms << ID_CLOCK_BITS,)).fetchone()
+        connection.execute("UPDATE state SET indexed_to = ?", (message_id,))
+        return int(message_id)
+
     def index_arrivals(self, connection: sqlite3.Connection) -> None:
         """Create the deliveries of messages that were only appended so far."""
         indexed_to, newest = connection.execute("SELECT indexed_to, (SELECT max(id) FROM messages) FROM state").fetchone()
