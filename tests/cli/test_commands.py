@@ -186,6 +186,55 @@ def test_everyday_work_on_a_queue(tmp_path: Path) -> None:
     assert "no queue 'other' in" in holtmq("queue", "pop", file, "other").stderr
 
 
+def test_everyday_work_on_a_stream(tmp_path: Path) -> None:
+    file = tmp_path / "shop.db"
+    declare = ("queue", "declare", file, "events", "-a", "x-queue-type=stream", "-a", "x-max-age=7D")
+    assert holtmq(*declare).stdout == "Queue events created.\n"
+    assert holtmq(*declare).stdout == "Queue events already exists.\n"
+    assert holtmq("queue", "get", file, "events").returncode == 1
+    assert holtmq("queue", "put", file, "events", "hello [bold]", "--key", "orders.food").stdout == "0\n"
+    put = holtmq("queue", "put", file, "events", "more", "--key", "orders.x", "--header", "vip=true", "--json")
+    assert json.loads(put.stdout) == {"offset": 1}
+    with open_file(file) as mq:
+        mq.stream("events").commit("billing", 0)
+    (listed,) = json.loads(holtmq("queue", "list", file, "--json").stdout)
+    assert listed.pop("bytes") > 0
+    assert listed == {
+        "queue": "events", "type": "stream", "messages": 2, "first_offset": 0, "next_offset": 2, "positions": {"billing": 1},
+    }  # fmt: skip
+    assert "billing 1 (1)" in holtmq("queue", "list", file).stdout
+    assert "hello [bold]" in holtmq("queue", "list", file, "events").stdout
+    (last,) = json.loads(holtmq("queue", "get", file, "events", "--offset", "last", "--json").stdout)
+    assert (last["offset"], last["body"], last["headers"], last["routing_key"]) == (1, "more", {"vip": True}, "orders.x")
+    (first,) = json.loads(holtmq("queue", "get", file, "events", "--from", "1h", "--count", "1", "--json").stdout)
+    assert first["offset"] == 0
+    assert "more" in holtmq("queue", "get", file, "events", "--offset", "1", "--pattern", "*.x").stdout
+    assert holtmq("queue", "get", file, "events", "--from", "2999-01-31T12:00").stdout == "No messages.\n"
+
+
+@pytest.mark.parametrize(
+    ("arguments", "expected"),
+    [
+        (["pop"], "'events' is a stream, which keeps its messages: read them with holtmq queue get"),
+        (["list", "--state", "ready"], "'events' is a stream, which keeps its messages"),
+        (["put", "m", "--priority", "1"], "'events' is a stream: --priority, --ttl-ms and --delay-s have no meaning there"),
+        (["get", "--offset", "x"], "expected first, last, next or a number, got 'x'"),
+        (["get", "--from", "soon"], "expected a time such as 2026-01-31T12:00 or an interval such as 1h, got 'soon'"),
+        (["get", "--offset", "1", "--from", "1h"], "expected --offset or --from, got both"),
+    ],
+)
+def test_what_makes_no_sense_for_a_stream_is_refused(tmp_path: Path, arguments: list[str], expected: str) -> None:
+    file = tmp_path / "shop.db"
+    holtmq("queue", "declare", file, "events", "-a", "x-queue-type=stream")
+    command, *options = arguments
+    done = holtmq("queue", command, file, "events", *options)
+    assert done.returncode != 0
+    assert expected in done.stderr
+    assert "no queue 'other' in" in holtmq("queue", "get", file, "other").stderr
+    holtmq("queue", "declare", file, "inbox")
+    assert "'inbox' is a queue, not a stream: see holtmq queue list" in holtmq("queue", "get", file, "inbox").stderr
+
+
 def test_purging_a_file_without_a_terminal_needs_yes(tmp_path: Path) -> None:
     file = tmp_path / "shop.db"
     holtmq("queue", "put", file, "inbox", "hello")

@@ -11,9 +11,12 @@ from rich.text import Text
 
 from holtmq.cli.options import argument_option, header_option, json_option, parse_table, require_confirmation, yes_option
 from holtmq.cli.output import print_json, show
+from holtmq.cli.stream_start import chosen_start, start_options
+from holtmq.cli.stream_view import beginning, describe_stream, grid_of_streams, show_records
 from holtmq.embedded import EmbeddedBroker, Message
 from holtmq.embedded.message import STATE_NAMES
-from holtmq.errors import NotAStoreError, NotFoundError
+from holtmq.errors import NotAStoreError, NotFoundError, PreconditionFailedError
+from holtmq.queueing.stream_rules import STREAM, is_stream
 from holtmq.routing.explanation_text import count
 from holtmq.table_json import table_to_json
 
@@ -22,12 +25,11 @@ file_argument = click.argument("file", type=click.Path(path_type=Path))
 pattern_option = click.option(
     "--pattern", help="Only messages whose routing key matches this pattern, such as orders.#.premium."
 )
-SHOWN_CHARACTERS = 60
 
 
 @click.group()
 def queue() -> None:
-    """Work with the queues of a HoltMQ file.
+    """Work with the queues and streams of a HoltMQ file.
 
     For the queues of a running broker, see holtmq list, publish, get, move and purge.
     """
@@ -40,22 +42,31 @@ def queue() -> None:
 @click.option("--limit", default=100, show_default=True, help="Maximum number of messages to list.")
 @json_option
 def list_(file: Path, queue: str | None, state: Any, limit: int, *, as_json: bool) -> None:
-    """List the queues of FILE, or the messages of QUEUE."""
+    """List the queues and streams of FILE, or the messages of QUEUE."""
     with _existing(file) as mq:
+        streams = _streams(mq)
+        if queue in streams and state is None:
+            show_records(list(mq.stream(queue).read(limit=limit)), as_json=as_json)
+            return
         if queue is not None:
             _show_messages(_queue(mq, queue).list_messages(state, limit=limit), as_json=as_json)
             return
-        rows = [
-            {"queue": declared.name} | {state: mq.queue(declared.name).size(state) for state in STATES}
-            for declared in mq.topology().queues
+        queues = [
+            {"queue": name} | {state: mq.queue(name).size(state) for state in STATES}
+            for name in _names(mq)
+            if name not in streams
         ]
+        extents = [describe_stream(mq.stream(name)) for name in streams]
     if as_json:
-        print_json(rows)
+        print_json(queues + extents)
         return
     grid = Grid("queue", *STATES)
-    for row in rows:
+    for row in queues:
         grid.add_row(*(Text(f"{value:,}" if isinstance(value, int) else value) for value in row.values()))
-    show(grid if rows else "No queues.")
+    if queues or not streams:
+        show(grid if queues else "No queues.")
+    if streams:
+        show(grid_of_streams(extents))
 
 
 @queue.command()
@@ -63,10 +74,17 @@ def list_(file: Path, queue: str | None, state: Any, limit: int, *, as_json: boo
 @click.argument("queue")
 @argument_option
 def declare(file: Path, queue: str, arguments: tuple[str, ...]) -> None:
-    """Declare QUEUE in FILE, for example with --argument x-max-priority=9. Create FILE if it does not exist."""
+    """Declare QUEUE in FILE, for example with --argument x-max-priority=9. Create FILE if it does not exist.
+
+    With --argument x-queue-type=stream, QUEUE is a stream.
+    """
+    given = parse_table(arguments)
     with EmbeddedBroker(file) as mq:
         is_new = queue not in _names(mq)
-        mq.declare_queue(queue, arguments=parse_table(arguments))
+        if given.get("x-queue-type") == STREAM:
+            mq.declare_stream(queue, arguments=given)
+        else:
+            mq.declare_queue(queue, arguments=given)
     show(f"Queue {queue} created." if is_new else f"Queue {queue} already exists.")
 
 
@@ -97,8 +115,20 @@ def put(
     file: Path, queue: str, body: str, key: str, headers: tuple[str, ...], priority: int | None, ttl_ms: int | None,
     delay_s: float, *, as_json: bool,
 ) -> None:  # fmt: skip
-    """Put a message with the text BODY into QUEUE and print its id. Create QUEUE and FILE if they do not exist."""
+    """Put a message with the text BODY into QUEUE and print its id. Create QUEUE and FILE if they do not exist.
+
+    If QUEUE is a stream, append the message and print its offset.
+    """
     with EmbeddedBroker(file) as mq:
+        if queue in _streams(mq):
+            if priority is not None or ttl_ms is not None or delay_s:
+                raise click.UsageError(f"{queue!r} is a stream: --priority, --ttl-ms and --delay-s have no meaning there")
+            offset = mq.stream(queue).append(body, key, headers=parse_table(headers))
+            if as_json:
+                print_json({"offset": offset})
+            else:
+                show("Duplicate, not appended." if offset is None else str(offset))
+            return
         message_id = mq.queue(queue).put(
             body, key, headers=parse_table(headers), priority=priority, ttl_ms=ttl_ms, delay_s=delay_s
         )
@@ -122,6 +152,26 @@ def pop(file: Path, queue: str, pattern: str | None, *, keep: bool, as_json: boo
         if message and not keep:
             message.ack()
     return 0 if message else 1
+
+
+@queue.command()
+@file_argument
+@click.argument("stream")
+@start_options
+@click.option("--count", "number", default=10, show_default=True, help="Maximum number of messages to read.")
+@pattern_option
+@json_option
+def get(
+    file: Path, stream: str, offset: str | None, since: str | None, number: int, pattern: str | None, *, as_json: bool
+) -> int:
+    """Print messages of STREAM from an offset or a time on. Exit with code 1 if there is none."""
+    with _existing(file) as mq:
+        _require_known(mq, stream)
+        if stream not in _streams(mq):
+            raise PreconditionFailedError(f"{stream!r} is a queue, not a stream: see holtmq queue list, peek and pop")
+        records = list(mq.stream(stream).read(chosen_start(offset, since), pattern, limit=number))
+    show_records(records, as_json=as_json)
+    return 0 if records else 1
 
 
 @queue.command()
@@ -161,10 +211,20 @@ def _existing(file: Path) -> EmbeddedBroker:
 
 
 def _queue(mq: EmbeddedBroker, name: str) -> Any:
+    _require_known(mq, name)
+    if name in _streams(mq):
+        raise PreconditionFailedError(f"{name!r} is a stream, which keeps its messages: read them with holtmq queue get")
+    return mq.queue(name)
+
+
+def _require_known(mq: EmbeddedBroker, name: str) -> None:
     known = _names(mq)
     if name not in known:
         raise NotFoundError(f"no queue {name!r} in {mq.path}, expected one of {', '.join(known) or 'none'}")
-    return mq.queue(name)
+
+
+def _streams(mq: EmbeddedBroker) -> list[str]:
+    return [declared.name for declared in mq.topology().queues if is_stream(declared)]
 
 
 def _names(mq: EmbeddedBroker) -> list[str]:
@@ -177,7 +237,7 @@ def _show_messages(messages: list[Message], *, as_json: bool) -> None:
         return
     grid = Grid("id", "routing key", "state", "priority", "attempts", "created at", "body")
     for message in messages:
-        body = message.body[:SHOWN_CHARACTERS].decode(errors="replace") + ("…" if len(message.body) > SHOWN_CHARACTERS else "")
+        body = beginning(message.body)
         created = message.created_at.isoformat(sep=" ", timespec="seconds")
         cells = (message.id, message.routing_key, message.state, message.priority, message.attempts, created, body)
         grid.add_row(*(Text(str(cell)) for cell in cells))
