@@ -35,6 +35,7 @@ COLUMNS = "first_offset, number, size, total_size, total_chunks, first_at, last_
 FIRST = f"SELECT {COLUMNS} FROM stream_chunks WHERE queue_id = ? ORDER BY first_offset LIMIT ?"
 LAST_FEW = f"SELECT {COLUMNS} FROM stream_chunks WHERE queue_id = ? ORDER BY first_offset DESC LIMIT ?"
 LAST = LAST_FEW.replace("LIMIT ?", "LIMIT 1")
+ENDS = f"SELECT * FROM ({FIRST}) UNION ALL SELECT * FROM ({LAST})"
 AT_OFFSET = f"SELECT {COLUMNS} FROM stream_chunks WHERE queue_id = ? AND first_offset <= ? ORDER BY first_offset DESC LIMIT 1"
 AT_TIME = f"SELECT {COLUMNS} FROM stream_chunks WHERE queue_id = ? AND last_at >= ? ORDER BY last_at, first_offset LIMIT 1"
 CONTENT = """
@@ -246,10 +247,10 @@ class StreamLog(StreamPort):
         return row.first_offset if chunk is None else chunk.place_from(timestamp_ms)
 
     def extent(self, stream: int) -> StreamExtent:
-        reader = self._reader
-        last, first = self._row(reader, LAST, stream), self._row(reader, FIRST, stream, 1)
-        if first is None or last is None:
+        rows = self._reader.execute(ENDS, (stream, 1, stream)).fetchall()  # one statement: others may append and trim
+        if not rows:
             return StreamExtent()
+        first, last = map(ChunkRow._make, rows)
         return StreamExtent(
             first.first_offset,
             last.next_offset,
