@@ -15,6 +15,8 @@ import pytest
 
 import holtmq
 from holtmq import EmbeddedBroker, StreamHandle
+from tests.broker.conftest import Bench
+from tests.broker.test_stream_queue import consume, publish
 from tests.deadline import PATIENCE_S
 from tests.embedded.conftest import Clock
 from tests.embedded.test_processes import assert_sound, in_child, in_children, numbers, say
@@ -91,10 +93,14 @@ def test_times_do_not_go_back_when_the_clock_does(mq: EmbeddedBroker, clock: Clo
 @pytest.mark.parametrize("start", ["begin", -1, 2**63, True, 1.5, None, datetime(2026, 1, 1)])  # noqa: DTZ001
 def test_a_place_that_makes_no_sense_is_refused_at_once(mq: EmbeddedBroker, start: Any) -> None:
     stream = mq.declare_stream("events")
+    stream.follow("known")
     with pytest.raises(holtmq.InvalidValueError, match="a place in a stream must be 'first', 'last', 'next', an offset"):
         stream.read(start)
-    with pytest.raises(holtmq.InvalidValueError, match="or a datetime with a time zone"):
-        stream.follow(start=start)
+    for name in (None, "known", "new"):
+        with pytest.raises(holtmq.InvalidValueError, match="or a datetime with a time zone"):
+            stream.follow(name, start=start)
+    with pytest.raises(holtmq.InvalidValueError, match="a place in a stream must be"):
+        stream.seek("known", start)
 
 
 def test_patterns_and_limits_choose_messages(mq: EmbeddedBroker) -> None:
@@ -527,6 +533,25 @@ def test_killed_in_a_transaction_nothing_is_appended(tmp_path: Path) -> None:
         assert (texts(stream.read()), stream.positions(), stream.append("m1")) == (["m0"], {}, 1)
 
 
+def test_a_file_with_a_stream_changes_hands(tmp_path: Path) -> None:
+    path = tmp_path / "shop.db"
+    with holtmq.open(path, durability="off") as mq:
+        stream = mq.declare_stream("s", max_age_s=3600)
+        stream.append_many([("a", "k"), ("b", "k")])
+        stream.append("c", headers={"h": 1})
+        stream.commit("billing", 0)
+    bench = Bench(path)
+    assert consume(bench, 1).bodies == [b"b", b"c"]
+    publish(bench, bench.client(), 3, 2)
+    bench.journal.close()
+    with holtmq.open(path, durability="off") as mq:
+        stream = mq.declare_stream("s", max_age_s=3600)
+        assert [(message.offset, message.text) for message in stream.read()] == list(enumerate(["a", "b", "c", "3", "4"]))
+        assert next(stream.read(2)).headers["h"] == 1
+        assert stream.append("d") == 5
+        assert texts(stream.follow("billing", wait_s=0)) == ["b", "c", "3", "4", "d"]
+
+
 def test_asyncio_has_the_same_calls(tmp_path: Path) -> None:
     async def main() -> None:
         async with holtmq.aio.open(tmp_path / "shop.db", durability="off") as mq:
@@ -565,6 +590,17 @@ def test_the_loop_goes_on_while_a_follower_waits(tmp_path: Path) -> None:
             assert (await waiting).text == "m0"
 
     asyncio.run(main())
+
+
+def test_followers_that_wait_do_not_keep_other_calls_from_running(tmp_path: Path) -> None:
+    async def main() -> None:
+        async with holtmq.aio.open(tmp_path / "shop.db", durability="off") as mq:
+            stream = await mq.stream("events")
+            waiting = [asyncio.ensure_future(anext(stream.follow())) for _ in range(40)]
+            assert await stream.append("m") == 0
+            assert {message.text for message in await asyncio.gather(*waiting)} == {"m"}
+
+    asyncio.run(asyncio.wait_for(main(), PATIENCE_S))
 
 
 def test_a_cancelled_follower_loses_nothing(tmp_path: Path) -> None:

@@ -6,7 +6,7 @@ import asyncio
 import threading
 import time
 from collections.abc import AsyncIterator, Callable, Iterable, Mapping
-from concurrent.futures import Future
+from concurrent.futures import Future, ThreadPoolExecutor
 from functools import partial
 from itertools import islice
 from pathlib import Path
@@ -334,18 +334,19 @@ class AsyncStreamHandle:
 class AsyncFollower(AsyncIterator[StreamRecord]):
     """An asynchronous iterator over the messages of a stream, as returned by `AsyncStreamHandle.follow`.
 
-    A cancellation ends the wait for a message, and loses none.
+    A cancellation ends the wait for a message, and loses none. Each follower waits in a thread of its own: the threads that
+    asyncio shares are few, and other calls need them.
     """
 
     def __init__(self, begin: Callable[[], Follower], wake: Callable[[], None]) -> None:
         self._begin = begin
         self._wake = wake
         self._follower: Follower | None = None
-        self._lock = threading.Lock()
+        self._thread = ThreadPoolExecutor(1, "holtmq-follower")
 
     async def __anext__(self) -> StreamRecord:
         given_up = threading.Event()
-        looking = asyncio.get_running_loop().run_in_executor(None, self._look, given_up)
+        looking = asyncio.get_running_loop().run_in_executor(self._thread, self._look, given_up)
         try:
             record = await asyncio.shield(looking)
         except asyncio.CancelledError:
@@ -360,8 +361,7 @@ class AsyncFollower(AsyncIterator[StreamRecord]):
         return record
 
     def _look(self, given_up: threading.Event) -> StreamRecord | None:
-        with self._lock:
-            self._follower = self._follower or self._begin()
+        self._follower = self._follower or self._begin()
         return self._follower.look(given_up)
 
 

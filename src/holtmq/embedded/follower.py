@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
 
 class Follower(Iterator["StreamRecord"]):
-    """An iterator over the messages of a stream, as returned by `StreamHandle.follow`."""
+    """An iterator over the messages of a stream, as returned by `StreamHandle.follow`. It belongs to one loop."""
 
     def __init__(
         self,
@@ -39,7 +39,6 @@ class Follower(Iterator["StreamRecord"]):
         self._wait_s = wait_s
         self._auto_commit = auto_commit and name is not None
         self._ahead: deque[StreamRecord] = deque()
-        self._lock = threading.Lock()
 
     def __next__(self) -> StreamRecord:
         record = self.look(threading.Event())
@@ -53,19 +52,20 @@ class Follower(Iterator["StreamRecord"]):
 
         Return None if none has come within the time to wait, or if another thread has set `given_up` and called `wake`.
         """
-        with self._lock:
-            deadline = None if self._wait_s is None else time.monotonic() + self._wait_s
-            self._commit_handled()
-            while not self._ahead and not given_up.is_set():
-                mark = self._stream.listen()
-                if self._read_ahead():
-                    self._commit_handled()
-                    continue
-                left_s = None if deadline is None else deadline - time.monotonic()
-                if left_s is not None and left_s <= 0:
-                    return None
-                self._stream.wait(mark, left_s)
-            return self._ahead[0] if self._ahead else None
+        deadline = None if self._wait_s is None else time.monotonic() + self._wait_s
+        self._commit_handled()
+        while not self._ahead:
+            mark = self._stream.listen()  # first, so that neither a message nor the end of patience is missed
+            if given_up.is_set():
+                return None
+            if self._read_ahead():
+                self._commit_handled()
+                continue
+            left_s = None if deadline is None else deadline - time.monotonic()
+            if left_s is not None and left_s <= 0:
+                return None
+            self._stream.wait(mark, left_s)
+        return self._ahead[0]
 
     def take(self) -> None:
         """Remove the message that `look` returned."""

@@ -20,7 +20,7 @@ from holtmq.embedded.key_filter import key_filter
 from holtmq.embedded.queue_handle import Key, Patterns, as_key, as_patterns
 from holtmq.embedded.stream_record import StreamRecord
 from holtmq.errors import InvalidValueError, NotFoundError, PositionLostError
-from holtmq.queueing.argument_values import LARGEST
+from holtmq.queueing.argument_values import LARGEST, is_integer
 from holtmq.queueing.stream_offset import StreamStart
 from holtmq.store.records import NewMessage
 from holtmq.store.sqlite.declarations import to_text
@@ -72,11 +72,11 @@ class StreamHandle:
         With a pattern (or several), only messages whose routing key matches. If the message at an offset was removed by
         retention, reading starts with the first message that is left.
         """
-        if limit is not None and (not isinstance(limit, int) or limit < 0):
+        if limit is not None and (not is_integer(limit) or limit < 0):
             raise InvalidValueError(f"a limit must be an integer of at least 0, got {describe(limit)}")
-        matches = key_filter(as_patterns(pattern))
+        matches, place = key_filter(as_patterns(pattern)), as_start(start)
         with self._reading() as stream:
-            offset, end = self._resolve(stream, start), self._log.extent(stream).next_offset
+            offset, end = self._resolve(stream, place), self._log.extent(stream).next_offset
         return islice(self._records(stream, offset, end, matches), limit)
 
     def follow(
@@ -103,12 +103,12 @@ class StreamHandle:
         """
         if wait_s is not None and not wait_s >= 0:
             raise InvalidValueError(f"wait_s must be at least 0 seconds, or None to wait without end, got {wait_s}")
-        matches = key_filter(as_patterns(pattern))
+        matches, place = key_filter(as_patterns(pattern)), as_start(start)
         with self._reading() as stream:
             known = None if name is None else self._log.position(stream, _checked_name(name))
-            offset = self._resolve(stream, start) if known is None else known
+            offset = self._resolve(stream, place) if known is None else known
         if name is not None and known is None:
-            offset = self._begin(name, start)
+            offset = self._begin(name, place)
         return Follower(self, stream, name, offset, matches, wait_s=wait_s, auto_commit=auto_commit)
 
     def commit(self, name: str, message: StreamRecord | int) -> None:
@@ -116,7 +116,7 @@ class StreamHandle:
         offset = message.offset if isinstance(message, StreamRecord) else message
         with self._writing() as stream:
             extent, known = self._log.extent(stream), self._log.position(stream, _checked_name(name))
-            if not isinstance(offset, int) or not 0 <= offset < extent.next_offset:
+            if not is_integer(offset) or not 0 <= offset < extent.next_offset:
                 raise InvalidValueError(
                     f"stream {self.name!r} has offsets up to {extent.next_offset - 1}, got {describe(offset)} to commit"
                 )
@@ -125,8 +125,9 @@ class StreamHandle:
 
     def seek(self, name: str, start: Start) -> int:
         """Move a position to any place of the stream, and return its offset. Whoever follows under this name starts again."""
+        place = as_start(start)
         with self._writing() as stream:
-            offset = self._resolve(stream, start)
+            offset = self._resolve(stream, place)
             self._log.set_position(stream, _checked_name(name), offset)
         return offset
 
@@ -230,17 +231,17 @@ class StreamHandle:
         owner.bell.ring()
         return offsets
 
-    def _begin(self, name: str, start: Start) -> int:
+    def _begin(self, name: str, place: StreamStart) -> int:
         """Make a position, unless another process has made it meanwhile, and return its offset."""
         with self._writing() as stream:
             offset = self._log.position(stream, name)
             if offset is None:
-                offset = self._resolve(stream, start)
+                offset = self._resolve(stream, place)
                 self._log.set_position(stream, name, offset)
         return offset
 
-    def _resolve(self, stream: int, start: Start) -> int:
-        return as_start(start).offset(self._log.extent(stream), partial(self._log.find, stream))
+    def _resolve(self, stream: int, place: StreamStart) -> int:
+        return place.offset(self._log.extent(stream), partial(self._log.find, stream))
 
     @contextmanager
     def _reading(self) -> Iterator[int]:
