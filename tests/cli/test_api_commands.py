@@ -92,6 +92,22 @@ def test_messages_there_and_back(cli: Cli, monkeypatch: pytest.MonkeyPatch) -> N
     assert cli.json("list", "queues", "messages") == [{"messages": 0}, {"messages": 0}]
 
 
+def test_a_stream_is_read_from_anywhere(cli: Cli) -> None:
+    cli("declare", "queue", "events", "-a", "x-queue-type=stream")
+    for body in ("zero", "one", "two"):
+        cli("publish", "", "events", body)
+    assert [each["payload"] for each in cli.json("get", "events", "--count", "2")] == ["zero", "one"]
+    assert [each["offset"] for each in cli.json("get", "events", "--offset", "1", "--count", "9")] == [1, 2]
+    assert [each["payload"] for each in cli.json("get", "events", "--offset", "last")] == ["two"]
+    assert [each["payload"] for each in cli.json("get", "events", "--from", "1h")] == ["zero"]
+    assert "No messages." in cli("get", "events", "--from", "2999-01-31T12:00", code=1)
+    shown = cli("get", "events", "--offset", "2")
+    assert "two" in shown
+    assert "offset" in shown
+    cli("declare", "queue", "q")
+    assert "queue 'q' is not a stream" in cli("get", "q", "--offset", "1", code=1)
+
+
 def test_purge_is_refused_without_confirmation(cli: Cli, monkeypatch: pytest.MonkeyPatch) -> None:
     cli("declare", "queue", "q")
     cli("publish", "", "q", "hello")

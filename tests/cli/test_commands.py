@@ -218,7 +218,7 @@ def test_everyday_work_on_a_stream(tmp_path: Path) -> None:
         (["pop"], "'events' is a stream, which keeps its messages: read them with holtmq queue get"),
         (["list", "--state", "ready"], "'events' is a stream, which keeps its messages"),
         (["put", "m", "--priority", "1"], "'events' is a stream: --priority, --ttl-ms and --delay-s have no meaning there"),
-        (["get", "--offset", "x"], "expected first, last, next or a number, got 'x'"),
+        (["get", "--offset", "x"], "expected first, last or an offset, got 'x'"),
         (["get", "--from", "soon"], "expected a time such as 2026-01-31T12:00 or an interval such as 1h, got 'soon'"),
         (["get", "--offset", "1", "--from", "1h"], "expected --offset or --from, got both"),
     ],

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import base64
 import sys
+from datetime import UTC, datetime
 from typing import Any
 
 import click
@@ -20,6 +21,7 @@ from holtmq.cli.options import (
     yes_option,
 )
 from holtmq.cli.output import print_json, show
+from holtmq.cli.stream_start import chosen_start, start_options
 from holtmq.routing.explanation_text import count
 
 NOT_ROUTED = 3
@@ -89,17 +91,32 @@ def _property(text: str) -> tuple[str, Any]:
     show_default=True,
     help="Requeue the messages, remove them, or reject them (dead-letter).",
 )
+@start_options
 @vhost_option
 @json_option
 @api_options
-def get(api: Api, queue: str, number: int, ack_mode: str, vhost: str, *, as_json: bool) -> int:
-    """Get messages from QUEUE and, by default, requeue them. Exit with code 1 if the queue is empty."""
-    request = {"count": number, "ackmode": ACK_MODES[ack_mode], "encoding": "auto"}
+def get(
+    api: Api, queue: str, number: int, ack_mode: str, offset: str | None, since: str | None, vhost: str, *, as_json: bool
+) -> int:  # fmt: skip
+    """Get messages from QUEUE and, by default, requeue them. Exit with code 1 if the queue is empty.
+
+    If QUEUE is a stream, its messages stay. --offset and --from say which are read.
+    """
+    request: dict[str, Any] = {"count": number, "ackmode": ACK_MODES[ack_mode], "encoding": "auto"}
+    if offset is not None or since is not None:
+        start = chosen_start(offset, since)
+        request["offset"] = start.isoformat() if isinstance(start, datetime) else start
     messages = api.call("POST", "queues", vhost, queue, "get", body=request)
     if as_json:
         print_json(messages)
     elif not messages:
         show("No messages.")
+    elif "offset" in messages[0]:
+        rows = [
+            [each["offset"], _time(each), each["exchange"], each["routing_key"], each["properties"], _payload(each)]
+            for each in messages
+        ]
+        show_rows(["offset", "time", "exchange", "routing key", "properties", "payload"], rows, "")
     else:
         rows = [
             [each["exchange"], each["routing_key"], each["redelivered"], each["properties"], _payload(each)]
@@ -107,6 +124,10 @@ def get(api: Api, queue: str, number: int, ack_mode: str, vhost: str, *, as_json
         ]
         show_rows(["exchange", "routing key", "redelivered", "properties", "payload"], rows, "")
     return 0 if messages else 1
+
+
+def _time(message: dict[str, Any]) -> str:
+    return datetime.fromtimestamp(message["timestamp"] / 1000, UTC).isoformat(sep=" ", timespec="milliseconds")
 
 
 def _payload(message: dict[str, Any]) -> str:

@@ -12,23 +12,23 @@ import click
 from holtmq.errors import InvalidValueError
 from holtmq.queueing.stream_rules import parse_age
 
-PLACES = ("first", "last", "next")
+PLACES = ("first", "last")
 
 
 def start_options(command: Callable[..., Any]) -> Callable[..., Any]:
     """Add --offset and --from, of which one can be given."""
     offset = click.option(
-        "--offset", metavar="OFFSET", help="First message to read: first, last, next or a number (default: first)."
+        "--offset", metavar="OFFSET", help="First message of a stream to read: first, last or an offset (default: first)."
     )
     since = click.option(
         "--from", "since", metavar="TIME",
-        help="Read messages since this time (local, unless it has a time zone), or for this long, such as 30m, 12h or 7D.",
+        help="Time of the first message of a stream to read (local, unless it has a time zone), or its age, such as 30m or 7D.",
     )  # fmt: skip
     return offset(since(command))
 
 
 def chosen_start(offset: str | None, since: str | None) -> Any:
-    """Return where to start: first, last, next, a number or a time."""
+    """Return where to start: first, last, an offset or a time."""
     if offset is not None and since is not None:
         raise click.UsageError("expected --offset or --from, got both")
     if since is not None:
@@ -36,7 +36,7 @@ def chosen_start(offset: str | None, since: str | None) -> Any:
     if offset is None or offset in PLACES:
         return offset or "first"
     if not (offset.isascii() and offset.isdigit()):
-        raise click.BadParameter(f"expected first, last, next or a number, got {offset!r}", param_hint="--offset")
+        raise click.BadParameter(f"expected first, last or an offset, got {offset!r}", param_hint="--offset")
     return int(offset)
 
 

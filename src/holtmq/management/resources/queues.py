@@ -208,11 +208,16 @@ async def get_messages(call: Call) -> list[dict[str, Any]]:
     if encoding not in ("auto", "base64"):
         raise DefinitionsError("body.encoding", f"expected auto or base64, got {encoding!r}")
     views: list[dict[str, Any]] = []
+    offset = fields.value("offset")
     if isinstance(found, StreamQueue):
         with call.channel(vhost) as (channel, _):
-            messages = channel.read_stream(found.name, _start(fields.value("offset", "first")), count, MAX_BYTES)
+            messages = channel.read_stream(found.name, _start("first" if offset is None else offset), count, MAX_BYTES)
             await finish(_read(found, messages, views, encoding, truncate), call.node.begin_turn)
         return views
+    if offset is not None:
+        raise DefinitionsError(
+            "body.offset", f"expected none, because queue {found.name!r} is not a stream, got {describe(offset)}"
+        )
     with call.channel(vhost) as (channel, _):
         tags: list[int] = []
 
