@@ -5,8 +5,10 @@ from __future__ import annotations
 import asyncio
 import os
 import signal
+import sqlite3
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import closing
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
@@ -14,7 +16,7 @@ from typing import Any
 import pytest
 
 import holtmq
-from holtmq import EmbeddedBroker, StreamHandle
+from holtmq import EmbeddedBroker, StreamHandle, StreamRecord
 from tests.broker.conftest import Bench
 from tests.broker.test_stream_queue import consume, publish
 from tests.deadline import PATIENCE_S
@@ -203,10 +205,16 @@ def test_a_position_moves_past_messages_that_do_not_match(mq: EmbeddedBroker) ->
     assert stream.position("books") == 2, "m1 does not match, m2 is being handled"
 
 
-def test_a_second_follower_of_the_same_name_is_stopped(mq: EmbeddedBroker) -> None:
-    stream = mq.declare_stream("events")
-    fill(stream)
-    first, second = stream.follow("billing"), stream.follow("billing")
+def test_a_second_follower_of_the_same_name_is_stopped(tmp_path: Path) -> None:
+    path = tmp_path / "shop.db"
+    with holtmq.open(path, durability="off") as mq, holtmq.open(path, durability="off") as other:
+        stream = mq.declare_stream("events")
+        fill(stream)
+        compete(stream, stream.follow("billing"), stream.follow("billing"))
+        compete(stream, stream.follow("billing"), other.stream("events").follow("billing"))
+
+
+def compete(stream: StreamHandle, first: Iterator[StreamRecord], second: Iterator[StreamRecord]) -> None:
     assert [next(first).text, next(second).text, next(first).text] == ["m0", "m0", "m1"]
     with pytest.raises(holtmq.PositionLostError, match="was at offset 0 and was moved to 1 by another follower of this name"):
         next(second)
@@ -272,6 +280,19 @@ def test_a_follower_learns_what_retention_removed_before_it_could_read_it(mq: Em
     assert stream.seek("billing", "first") == 4
     assert [message.offset for message in stream.follow("billing", wait_s=0)] == [4, 5]
     assert [message.offset for message in stream.follow(start=0, wait_s=0)] == [4, 5], "without a name, nothing was promised"
+
+
+def test_a_damaged_message_is_passed_over(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    path = tmp_path / "shop.db"
+    with holtmq.open(path, durability="off") as mq:
+        mq.declare_stream("events").append_many([("zero", "k"), ("one", "k"), ("two", "k")])
+    with closing(sqlite3.connect(path)) as connection, connection:
+        connection.execute("UPDATE stream_contents SET content = CAST(replace(content, 'one', 'eno') AS BLOB)")
+    with holtmq.open(path, durability="off") as mq:
+        stream = mq.stream("events")
+        assert texts(stream.read()) == texts(stream.follow("billing", wait_s=0)) == ["zero", "two"]
+        assert (stream.position("billing"), stream.append("three")) == (3, 3)
+    assert "stream 'events' from offset 1 on are damaged" in caplog.text
 
 
 def test_a_stream_is_not_used_as_a_queue_nor_a_queue_as_a_stream(mq: EmbeddedBroker) -> None:

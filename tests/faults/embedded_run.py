@@ -19,7 +19,7 @@ import holtmq
 from holtmq.store.records import Durability
 from tests.deadline import PATIENCE_S
 from tests.embedded.test_processes import assert_sound
-from tests.faults.embedded_worker import QUEUES
+from tests.faults.embedded_worker import QUEUES, STREAM
 from tests.faults.ledger import Found, Ledger, Mark, ViolationError
 from tests.faults.schedule import scheduled
 from tests.faults.shim import Shim
@@ -167,15 +167,20 @@ class EmbeddedRun:
             for queue in QUEUES:
                 for message in mq.queue(queue).pop_many(1_000_000):
                     message.ack()
+            mq.delete_queue(STREAM)
 
 
 def contents(path: Path) -> dict[str, list[Found]]:
     """Return all messages of a file, whatever their states."""
     with holtmq.open(path, durability="off") as mq:
-        return {
+        records = list(mq.stream(STREAM).read())
+        if [record.offset for record in records] != list(range(len(records))):
+            raise ViolationError(f"the offsets of the stream have gaps: {[record.offset for record in records]}")
+        in_queues = {
             queue: [Found(message.body, False, message.attempts) for message in mq.queue(queue).list_messages(limit=1_000_000)]
             for queue in QUEUES
         }
+        return {**in_queues, STREAM: [Found(record.body, False, 0) for record in records]}
 
 
 def enter(ledger: Ledger, line: str) -> None:

@@ -20,19 +20,23 @@ from functools import partial
 from typing import Any, get_args
 
 import holtmq
+from holtmq.body import Content
+from holtmq.embedded.queue_handle import Key
 from holtmq.errors import LeaseLostError, StoreError
 from holtmq.store.records import Durability
 from tests.faults.ledger import Mark
 
 QUEUES = ("first", "second")
-EXCHANGE = "both"
+STREAM = "log"
+PLACES = (*QUEUES, STREAM)
+EXCHANGE = "everywhere"
 MOST_AT_ONCE = 5
 MOST_THREADS = 10
 
 
 @dataclass
 class Worker:
-    """Puts, pops and acknowledges at random. Every line of its report is written at once, so that lines never mix."""
+    """Puts, appends, pops and acknowledges at random. Every line of its report is written at once, so that lines never mix."""
 
     mq: holtmq.EmbeddedBroker
     number: int
@@ -62,24 +66,34 @@ class Worker:
         return True
 
     def put(self) -> None:
-        mark, queue = self.mark(), self.rng.choice(QUEUES)
-        self.announce(mark, queue)
-        self.mq.queue(queue).put(mark.body(), "k")
-        self.confirm(mark, queue)
+        mark, place = self.mark(), self.rng.choice(PLACES)
+        self.announce(mark, place)
+        self.add(mark, place, "k")
+        self.confirm(mark, place)
+
+    def add(self, mark: Mark, place: str, key: str) -> None:
+        if place == STREAM:
+            self.mq.stream(STREAM).append(mark.body(), key)
+        else:
+            self.mq.queue(place).put(mark.body(), key)
 
     def put_many(self) -> None:
-        marks, queue = [self.mark() for _ in range(self.rng.randint(1, MOST_AT_ONCE))], self.rng.choice(QUEUES)
+        marks, place = [self.mark() for _ in range(self.rng.randint(1, MOST_AT_ONCE))], self.rng.choice(PLACES)
         for mark in marks:
-            self.announce(mark, queue, marks[0].sequence)
-        self.mq.queue(queue).put_many([(mark.body(), f"k.{mark.sequence % 7}") for mark in marks])
+            self.announce(mark, place, marks[0].sequence)
+        messages: list[tuple[Content, Key]] = [(mark.body(), f"k.{mark.sequence % 7}") for mark in marks]
+        if place == STREAM:
+            self.mq.stream(STREAM).append_many(messages)
+        else:
+            self.mq.queue(place).put_many(messages)
         for mark in marks:
-            self.confirm(mark, queue)
+            self.confirm(mark, place)
 
     def publish(self) -> None:
         mark = self.mark()
-        self.announce(mark, ",".join(QUEUES))
+        self.announce(mark, ",".join(PLACES))
         self.mq.publish(mark.body(), "k", exchange=EXCHANGE)
-        self.confirm(mark, ",".join(QUEUES))
+        self.confirm(mark, ",".join(PLACES))
 
     def pop(self) -> None:
         queue, most = self.mq.queue(self.rng.choice(QUEUES)), self.rng.randint(1, MOST_AT_ONCE)
@@ -125,22 +139,22 @@ class Worker:
 
     def transact(self) -> None:
         """Replace a message by others, as a whole or not at all."""
-        marks = [self.mark() for _ in range(2)]
-        for mark, queue in zip(marks, QUEUES, strict=True):
-            self.announce(mark, queue, marks[0].sequence)
+        marks = [self.mark() for _ in PLACES]
+        for mark, place in zip(marks, PLACES, strict=True):
+            self.announce(mark, place, marks[0].sequence)
         with self.mq.transaction():
             message = self.mq.queue("first").pop()
             if message is not None:
                 where = ("first", *map(int, Mark.of(message.body)), message.attempts)
                 self.say("settle", *where)
                 message.ack()
-            for mark, queue in zip(marks, QUEUES, strict=True):
-                self.mq.queue(queue).put(mark.body(), "result")
+            for mark, place in zip(marks, PLACES, strict=True):
+                self.add(mark, place, "result")
         if message is not None:
             self.say("claim", *where)
             self.say("sync", *where)
-        for mark, queue in zip(marks, QUEUES, strict=True):
-            self.confirm(mark, queue)
+        for mark, place in zip(marks, PLACES, strict=True):
+            self.confirm(mark, place)
 
     def mark(self) -> Mark:
         self.sequence += 1
@@ -158,6 +172,8 @@ def declare(mq: holtmq.EmbeddedBroker) -> None:
     for queue in QUEUES:
         mq.declare_queue(queue)
         mq.bind(queue, EXCHANGE)
+    mq.declare_stream(STREAM)
+    mq.bind(STREAM, EXCHANGE)
 
 
 def work(path: str, durability: Durability, report: int, number: int, seed: str, actions: int, threads: int) -> None:

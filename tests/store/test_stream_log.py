@@ -294,7 +294,9 @@ def test_a_damaged_last_chunk_is_not_written_again(streams: Streams, path: Path)
     streams.append(entries(300, 2))
     damage(path, "content", lambda content: content[:-1] + b"?")
     assert streams.append(entries(302, 1)) == [302]
-    assert streams.bodies(300) == [b"body 300", b"body 302"]
+    assert streams.append(entries(303, MERGED_EVERY)) == list(range(303, 303 + MERGED_EVERY))
+    assert streams.bodies(300) == [b"body 300", *(b"body %d" % number for number in range(302, 303 + MERGED_EVERY))]
+    assert streams.log.extent(STREAM).chunks == 3, "what was appended after it is merged"
 
 
 def test_a_file_of_version_7_gets_streams(path: Path) -> None:
