@@ -2,13 +2,42 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Mapping
 from datetime import datetime
 from functools import cache
+from hashlib import blake2b
+from math import log
 from typing import Any
+from zlib import crc32
 
 from holtmq import Binding, Exchange, Queue
 from holtmq.topology.registry import PREDECLARED
+
+HASH = "x-consistent-hash"
+
+
+def chosen(bindings: list[Binding], text: str) -> list[Binding]:
+    """Return the bindings to the destination that the hash of a text chooses."""
+    weights: Counter[tuple[str, str]] = Counter()
+    for b in bindings:
+        weights[b.destination_type, b.destination] += int(b.routing_key)
+    slot = crc32(text.encode()) % 65536
+
+    def score(destination: tuple[str, str]) -> float:
+        drawn = blake2b(f"{slot}:{':'.join(destination)}".encode(), digest_size=8).hexdigest()
+        return -log(1 - int(drawn, 16) / 2**64) / weights[destination]
+
+    return [b for b in bindings if (b.destination_type, b.destination) == min(weights, key=score)]
+
+
+def text_of(value: object) -> str:
+    """Return the text of a header, for the types that tests use."""
+    if isinstance(value, Mapping):
+        return "{" + ",".join(sorted(f"{name}:{text_of(item)}" for name, item in value.items())) + "}"
+    if isinstance(value, list | tuple):
+        return f"[{','.join(map(text_of, value))}]"
+    return "" if value is None else str(value).lower() if isinstance(value, bool) else str(value)
 
 
 def matches(type_: str, binding: Binding, key: str, headers: Mapping[str, Any]) -> bool:
@@ -69,7 +98,7 @@ class NaiveBroker:
         refuse(403, wanted.name == "")
         known = [x for x in self.exchanges if x.name == wanted.name]
         shape = [(x.type, x.internal, x.auto_delete, x.alternate_exchange) for x in [*known, wanted]]
-        refuse(406, wanted.type not in ("direct", "fanout", "topic", "headers") or shape[0] != shape[-1])
+        refuse(406, wanted.type not in ("direct", "fanout", "topic", "headers", HASH) or shape[0] != shape[-1])
         refuse(403, not known and wanted.name.startswith("amq."))
         self.exchanges += [] if known else [wanted]
 
@@ -87,6 +116,7 @@ class NaiveBroker:
             self.exchange(binding.destination)
         modes = ("all", "any", "all-with-x", "any-with-x")
         refuse(406, type_ == "headers" and binding.arguments.get("x-match", "all") not in modes)
+        refuse(406, type_ == HASH and not (binding.routing_key.isdigit() and int(binding.routing_key)))
         self.bindings += [] if binding in self.bindings else [binding]
 
     def unbind(self, binding: Binding) -> None:
@@ -127,7 +157,11 @@ class NaiveBroker:
                 continue
             unseen.remove(name)
             here = [b for b in self.bindings if b.source == name]
-            found = [b for b in here if any(matches(known[name].type, b, k, headers) for k in keys)]
+            header = known[name].arguments.get("hash-header")
+            if known[name].type == HASH:
+                found = chosen(here, key if header is None else text_of(headers.get(str(header)))) if here else []
+            else:
+                found = [b for b in here if any(matches(known[name].type, b, k, headers) for k in keys)]
             queues |= {b.destination for b in found if b.is_to_queue}
             ahead += [b.destination for b in found if not b.is_to_queue]
             ahead += [known[name].alternate_exchange or ""] if not found else []

@@ -14,9 +14,9 @@ from holtmq.steps import Steps, complete
 from holtmq.table import FieldValue
 from holtmq.topology import Binding, Exchange, Queue, Removal
 
-EXCHANGES = ("topic", "direct", "fanout", "headers", "topic2", "direct2")
+EXCHANGES = ("topic", "direct", "fanout", "headers", "topic2", "direct2", "x-consistent-hash", "x-consistent-hash2")
 QUEUES = ("q0", "q1", "q2")
-KEYS = ("a", "a.b", "*", "#")
+KEYS = ("a", "a.b", "*", "#", "1", "2")
 ARGUMENTS: tuple[dict[str, FieldValue], ...] = ({}, {"x-match": "any", "h": 1})
 
 

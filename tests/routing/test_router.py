@@ -110,6 +110,14 @@ def test_routing_keys_share_a_route_from_an_exchange_that_ignores_them(matches: 
         router.route("x", "k" * 256, {"kind": "a"})
 
 
+def test_keys_of_cc_are_not_taken_for_a_header_of_the_same_name() -> None:
+    links = (Binding("x", "h", "#", {}, "exchange"), Binding("h", "q3", "", {"b": "c"}))
+    exchanges, queues = (Exchange("x", "topic"), Exchange("h", "headers")), (Queue("q1"), Queue("q2"), Queue("q3"))
+    router = Router(Topology(exchanges, queues, (Binding("x", "q1", "a"), Binding("x", "q2", "c"), *links)))
+    assert router.route("x", "a", {"b": "c"}) == ("q1", "q3")
+    assert router.route("x", "a", {"CC": ["b", "c"]}) == ("q1", "q2")
+
+
 def test_routing_keys_count_if_another_exchange_within_reach_reads_them() -> None:
     links = (Binding("x", "y", "", destination_type="exchange"), Binding("y", "q", "a"))
     exchanges = (Exchange("x", "fanout"), Exchange("y", "direct"))
@@ -194,7 +202,9 @@ def test_an_exchange_of_a_foreign_type_fails_by_name_and_alone() -> None:
     exchanges = (Exchange("delayed", "x-delayed-message"), Exchange("x", "fanout"))
     router = Router(Topology(exchanges, (Queue("q"),), (Binding("x", "q"), Binding("delayed", "q", "k"))))
     assert router.route("x", "k") == ("q",)
-    with pytest.raises(InvalidValueError, match="exchange 'delayed' is of type 'x-delayed-message', expected one of direct"):
+    with pytest.raises(
+        InvalidValueError, match="unknown exchange type 'x-delayed-message' of exchange 'delayed', expected one of direct"
+    ):
         router.route("delayed", "k")
     assert router.delete_exchange("delayed")
     assert router.delete_queue("q")

@@ -213,6 +213,17 @@ def test_many_distinct_keys_are_routed_like_few() -> None:
     assert len(cache._known) == 4  # the classes k.?, k.7, ?.x and ?.?
 
 
+def test_many_distinct_keys_are_hashed_like_few() -> None:
+    bindings = (*(Binding("x", f"q{n}", str(n)) for n in (1, 1, 2, 3)), Binding("y", "x", "#.9", {}, "exchange"))
+    exchanges = (Exchange("x", "x-consistent-hash"), Exchange("y", "topic"))
+    topology = Topology(exchanges, tuple(Queue(f"q{n}") for n in (1, 2, 3)), bindings)
+    cache, router = cache_of(topology), Router(topology)
+    for start in (0, 3_000):  # the keys of the second batch are represented by those of the first
+        many = [f"k.{n}" for n in range(start, start + 6_000)]
+        lists = [routes for array in cache.lists(cache.outcomes(keys(*many))) for routes in array.to_pylist()]
+        assert [tuple(row["queue"] for row in rows) for rows in lists] == [router.route("x", key) for key in many]
+
+
 def test_lists_of_many_queues_come_in_bounded_batches(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("holtmq.spark.route_cache.LISTED_ROWS", 100)
     cache = cache_of(k_topology("a.#", "b.#", queues=40))

@@ -125,7 +125,7 @@ def test_being_a_destination_is_not_being_used(router: Router) -> None:
         (
             lambda r: r.declare_exchange(Exchange("z", "mystery")),
             InvalidValueError,
-            "unknown exchange type 'mystery', expected one of direct, fanout, topic, headers",
+            "unknown exchange type 'mystery' of exchange 'z', expected one of direct, fanout, topic, headers",
         ),
         (lambda r: r.bind(Binding("x", "q", vhost="shop")), InvalidValueError, "this router is for vhost '/'"),
     ],

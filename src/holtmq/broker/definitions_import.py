@@ -27,7 +27,7 @@ from holtmq.broker.served_queue import ServedQueue
 from holtmq.broker.vhost import VirtualHost
 from holtmq.errors import DefinitionsError, HoltmqError, InvalidValueError
 from holtmq.queueing.stream_rules import rules_of
-from holtmq.routing.router import require_exchange_type
+from holtmq.routing.router import require_supported
 from holtmq.steps import Steps
 from holtmq.store.null_journal import NullJournal
 from holtmq.topology import DEFAULT_VHOST, Binding, Exchange, Parameter, Policy, Topology
@@ -217,7 +217,7 @@ def _refuse_contradiction(broker: Broker, kind: str, part: Any) -> None:
         elif part.name not in PREDECLARED:
             refuse_default_exchange(part.name)
             refuse_reserved_name(part.name, "exchange")
-            require_exchange_type(part.type)
+            require_supported(part)
     elif vhost is not None and part.name in vhost.queues:
         vhost.router.declare_queue(part)
     else:

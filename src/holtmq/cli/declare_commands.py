@@ -9,8 +9,8 @@ import click
 from holtmq.cli.http_client import Api, ApiError, api_options, exchange_segment
 from holtmq.cli.options import argument_option, parse_table, vhost_option
 from holtmq.cli.output import show
+from holtmq.routing.router import MATCHERS
 
-EXCHANGE_TYPES = ("direct", "topic", "fanout", "headers")
 durable_option = click.option(
     "--durable/--transient", default=True, show_default=True, help="Whether it survives a restart of the broker."
 )
@@ -26,7 +26,7 @@ def declare() -> None:
 
 @declare.command("exchange")
 @click.argument("name")
-@click.option("--type", "type_", type=click.Choice(EXCHANGE_TYPES), default="direct", show_default=True, help="Exchange type.")
+@click.option("--type", "type_", type=click.Choice(tuple(MATCHERS)), default="direct", show_default=True, help="Exchange type.")
 @durable_option
 @click.option("--auto-delete", is_flag=True, help="Delete the exchange when its last binding is removed.")
 @click.option("--internal", is_flag=True, help="Accept messages from other exchanges only, not from publishers.")

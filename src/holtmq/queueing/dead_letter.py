@@ -84,7 +84,6 @@ def _letter(
     properties = Properties(raw_properties)
     headers, fields = _readable(properties)
     keys = routing_keys(routing_key, headers)
-    keys = (routing_key, *(key for key in keys if key != routing_key))
     deaths = _with_death(headers.get("x-death"), _death(properties, exchange, keys, queue, reason, now_s))
     fields["x-death"] = encode_value(list(deaths))
     for name, value in (("exchange", exchange), ("queue", queue), ("reason", reason)):

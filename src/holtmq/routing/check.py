@@ -7,8 +7,9 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import Literal, TypeAlias
 
+from holtmq.errors import InvalidValueError
 from holtmq.routing.explanation_text import describe_rule
-from holtmq.routing.router import MATCHERS, Router
+from holtmq.routing.router import MATCHERS, Router, require_supported
 from holtmq.topology import DEFAULT_EXCHANGE, Binding, Exchange, Topology
 from holtmq.topology.criteria import Criteria
 
@@ -36,7 +37,7 @@ def _check_vhost(topology: Topology, vhost: str) -> Iterator[Finding]:
     examined = _Vhost(topology, vhost)
     for look in (
         _dangling_bindings,
-        _unknown_types,
+        _unsupported_exchanges,
         _alternate_exchanges,
         _dead_letter_exchanges,
         _exchanges_that_lead_nowhere,
@@ -93,11 +94,17 @@ def _dangling_bindings(vhost: _Vhost) -> Findings:
         yield "warning", "dangling binding", str(binding), f"{missing} does not exist, so the binding is ignored"
 
 
-def _unknown_types(vhost: _Vhost) -> Findings:
+def _unsupported_exchanges(vhost: _Vhost) -> Findings:
     for exchange in vhost.declared:
+        subject = f"exchange {exchange.name!r}"
         if exchange.type not in MATCHERS:
             message = f"its type {exchange.type!r} is not supported; supported types are {', '.join(MATCHERS)}"
-            yield "warning", "unknown exchange type", f"exchange {exchange.name!r}", message
+            yield "warning", "unknown exchange type", subject, message
+            continue
+        try:
+            require_supported(exchange)
+        except InvalidValueError as error:
+            yield "warning", "unsupported argument", subject, str(error)
 
 
 def _alternate_exchanges(vhost: _Vhost) -> Findings:

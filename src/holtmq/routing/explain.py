@@ -93,7 +93,7 @@ class _Walk:
 
     def _best_verdict(self, matcher: Matcher, binding: Binding) -> Verdict:
         """Return the verdict for the routing key that matches best; with several keys (CC, BCC), the reason names it."""
-        if not matcher.reads_routing_key or len(self.routing_keys) == 1:
+        if len(self.routing_keys) == 1 or not matcher.reads_routing_key or matcher.chooses_one:
             return matcher.judge(binding, self.routing_keys[0], self.headers)
         verdicts = [(matcher.judge(binding, key, self.headers), key) for key in self.routing_keys]
         best, key = max(verdicts, key=lambda pair: (pair[0].is_match, pair[0].closeness))

@@ -7,6 +7,7 @@ from textwrap import wrap
 from typing import TYPE_CHECKING, NamedTuple
 
 from holtmq.table import FieldValue, describe
+from holtmq.topology.weight import CONSISTENT_HASH
 
 if TYPE_CHECKING:
     from holtmq.routing.explanation import ExplainedHop, Explanation
@@ -74,7 +75,11 @@ def hop_rows(hop: ExplainedHop) -> list[Row]:
 def others_line(hop: ExplainedHop) -> str | None:
     """Return the line that counts the bindings not shown, or None if all are shown."""
     others = hop.bindings - len(hop.matches) - len(hop.near_misses)
-    return f"· {count(others, 'other binding')} {'does' if others == 1 else 'do'} not come close" if others else None
+    if not others:
+        return None
+    if hop.exchange.type == CONSISTENT_HASH:
+        return f"· {count(others, 'other binding')} {'is' if others == 1 else 'are'} not chosen"
+    return f"· {count(others, 'other binding')} {'does' if others == 1 else 'do'} not come close"
 
 
 def note_line(hop: ExplainedHop) -> str | None:
@@ -104,6 +109,8 @@ def describe_rule(binding: Binding, exchange_type: str) -> str:
     """Return what a binding matches on, in a few words."""
     if exchange_type == "fanout":
         return "every message"
+    if exchange_type == CONSISTENT_HASH:
+        return f"weight {binding.routing_key}"
     if exchange_type != "headers":
         return binding.routing_key or "''"
     mode = str(binding.arguments.get("x-match", "all"))

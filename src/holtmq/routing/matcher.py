@@ -3,14 +3,30 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Collection, Hashable, Mapping
+from collections.abc import Collection, Hashable, Iterator, Mapping
 from dataclasses import dataclass
-from typing import ClassVar
+from typing import ClassVar, Self
 
 from holtmq.table import FieldValue
-from holtmq.topology import Binding
+from holtmq.topology import Binding, Exchange
 
 NO_HEADERS: Mapping[str, FieldValue] = {}
+
+
+class _EveryValue(Collection[Hashable]):
+    """The values of a header that affects matching as a whole."""
+
+    def __contains__(self, value: object) -> bool:
+        return True
+
+    def __iter__(self) -> Iterator[Hashable]:
+        return iter(())
+
+    def __len__(self) -> int:
+        return 0
+
+
+EVERY_VALUE = _EveryValue()
 
 
 @dataclass(frozen=True, slots=True)
@@ -26,11 +42,18 @@ class Matcher(ABC):
     """The bindings of one exchange, indexed for its type. Each exchange type is a subclass in a module of its own."""
 
     type: ClassVar[str]
-    reads_routing_key: ClassVar[bool] = True
+    reads_routing_key: bool = True
+    chooses_one: ClassVar[bool] = False
+    """Whether a message has one destination that depends on all bindings, and on its own routing key, not on CC and BCC."""
+
+    @classmethod
+    def of(cls, exchange: Exchange) -> Self:  # noqa: ARG003  # most types have no arguments
+        """Return the matcher of an exchange without bindings; raise InvalidValueError if its arguments are not valid."""
+        return cls()
 
     @property
     def header_values(self) -> Mapping[str, Collection[Hashable]]:
-        """The headers that affect matching, each with the comparable values that bindings test for."""
+        """The headers that affect matching, each with the comparable values that bindings test for, or with EVERY_VALUE."""
         return {}
 
     def validate(self, binding: Binding) -> None:  # noqa: B027  # most types accept any binding

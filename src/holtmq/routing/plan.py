@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Collection, Hashable, Mapping, Sequence
 
-from holtmq.routing.matcher import Matcher
+from holtmq.routing.matcher import EVERY_VALUE, Matcher
 from holtmq.routing.route import Route
 from holtmq.table import FieldValue
 from holtmq.topology.criteria import PRESENT, comparable
@@ -30,7 +30,9 @@ class Plan:
         self.reads_routing_key = any(matcher.reads_routing_key for matcher in matchers)
         for matcher in matchers:
             for name, values in matcher.header_values.items():
-                self.headers[name] = {*self.headers[name], *values} if name in self.headers else values
+                known = self.headers.get(name, values)
+                is_whole = EVERY_VALUE in (known, values)
+                self.headers[name] = EVERY_VALUE if is_whole else values if known is values else {*known, *values}
         self.recent: dict[Hashable, Route] = {}
         self._older: dict[Hashable, Route] = {}
         self._plans = plans

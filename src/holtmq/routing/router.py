@@ -14,6 +14,7 @@ from typing import NamedTuple
 
 from holtmq.allocator import nothing_collected
 from holtmq.errors import AccessRefusedError, InvalidValueError
+from holtmq.routing.consistent_hash import ConsistentHashMatcher
 from holtmq.routing.default import DefaultMatcher
 from holtmq.routing.direct import DirectMatcher
 from holtmq.routing.explain import explain
@@ -39,7 +40,7 @@ from holtmq.topology import (
 )
 
 MATCHERS: Mapping[str, type[Matcher]] = MappingProxyType(
-    {matcher.type: matcher for matcher in (DirectMatcher, FanoutMatcher, TopicMatcher, HeadersMatcher)}
+    {matcher.type: matcher for matcher in (DirectMatcher, FanoutMatcher, TopicMatcher, HeadersMatcher, ConsistentHashMatcher)}
 )
 CACHE_SIZE = 50_000
 """Routes kept, twice over: see `Plan`."""
@@ -136,6 +137,10 @@ class Router:
         readers = {name for name, matcher in self._matchers.items() if matcher.reads_routing_key}
         return {name for name in self.registry.exchanges if readers.isdisjoint(self._reach(name))}
 
+    def hashes_routing_keys(self) -> bool:
+        """Return whether an exchange hashes routing keys, so that any two keys can have different routes."""
+        return any(matcher.chooses_one and matcher.reads_routing_key for matcher in self._matchers.values())
+
     def resolve_unpublished(
         self, exchange: str, routing_keys: Collection[str], headers: Mapping[str, FieldValue] = NO_HEADERS
     ) -> Route:
@@ -157,7 +162,7 @@ class Router:
     def declare_exchange(self, exchange: Exchange) -> bool:
         """Add an exchange; return False if an equal one exists."""
         self._require_vhost(exchange)
-        require_exchange_type(exchange.type)
+        require_supported(exchange)
         is_new = self.registry.declare_exchange(exchange)
         if is_new:
             self._start_matching(exchange)
@@ -237,10 +242,7 @@ class Router:
         try:
             return self._matchers[exchange]
         except KeyError:
-            type_ = self.registry.exchange(exchange).type
-            raise InvalidValueError(
-                f"exchange {exchange!r} is of type {type_!r}, expected one of {', '.join(MATCHERS)}"
-            ) from None
+            return require_supported(self.registry.exchange(exchange))
 
     def require_publishable(self, exchange: str) -> None:
         """Raise an error if the exchange does not exist or is internal."""
@@ -283,7 +285,7 @@ class Router:
             return Hop(name, (), None)  # it routes nothing as an alternate exchange, as observed on RabbitMQ 3.10.8
         matcher = self.matcher(name)
         matched: Collection[Binding]
-        if len(routing_keys) == 1 or not matcher.reads_routing_key:
+        if len(routing_keys) == 1 or not matcher.reads_routing_key or matcher.chooses_one:
             matched = self._match(matcher, next(iter(routing_keys)), headers)
         else:
             matched = {binding for key in routing_keys for binding in self._match(matcher, key, headers)}
@@ -323,7 +325,8 @@ class Router:
     def _planned(self, plan: Plan, exchange: str, routing_keys: Collection[str], headers: Mapping[str, FieldValue]) -> Route:
         """Return the route of a message from an exchange that has a plan, from the cache if it is there."""
         only_key = next(iter(routing_keys)) if len(routing_keys) == 1 else None
-        signature = plan.signature(frozenset(routing_keys) if only_key is None else only_key, headers)
+        own_and_all = (next(iter(routing_keys)), frozenset(routing_keys)) if only_key is None else only_key
+        signature = plan.signature(own_and_all, headers)
         route = plan.find(signature)
         if route is None:
             if plan.only_matcher is not None and only_key is not None:
@@ -368,10 +371,10 @@ class Router:
             self._plans.pop(planned, None)
 
     def _start_matching(self, exchange: Exchange) -> None:
-        matcher_type = MATCHERS.get(exchange.type)
-        if matcher_type is None:
+        try:
+            matcher = self._matchers[exchange.name] = require_supported(exchange)
+        except InvalidValueError:
             return  # a plugin's type in an imported file: only routes through this exchange fail, with its name
-        matcher = self._matchers[exchange.name] = matcher_type()
         for binding in self.registry.bindings_from(exchange.name):
             matcher.validate(binding)
             matcher.add(binding)
@@ -380,10 +383,15 @@ class Router:
         for exchange in removal.exchanges:
             self._matchers.pop(exchange.name, None)  # as a whole, however many bindings it has
             self._forget_routes(exchange.name)
-        for source in {binding.source for binding in removal.bindings}:
+        sources = {binding.source for binding in removal.bindings}
+        for source in sources:
             self._forget_routes(source)
         if removal.queues:
             self._forget_routes(DEFAULT_EXCHANGE)
+        choosing = {source for source in sources if source in self._matchers and self._matchers[source].chooses_one}
+        for ghost in removal.bindings if choosing else ():
+            if ghost.source in choosing:
+                self._sweep(ghost)  # at once, as its weight would still count
         if removal and is_swept:
             complete(self.sweep(removal))
         return removal
@@ -396,27 +404,31 @@ class Router:
         return _rebuild, (self.to_topology(), self.vhost, self._strict_unbind, self._plans.limit)
 
 
-def require_exchange_type(type_: str) -> None:
-    """Raise InvalidValueError if the exchange type is unknown."""
-    if type_ not in MATCHERS:
-        raise InvalidValueError(f"unknown exchange type {type_!r}, expected one of {', '.join(MATCHERS)}")
+def require_supported(exchange: Exchange) -> Matcher:
+    """Return an empty matcher for an exchange; raise InvalidValueError if its type is unknown or its arguments are invalid."""
+    matcher_type = MATCHERS.get(exchange.type)
+    if matcher_type is None:
+        raise InvalidValueError(
+            f"unknown exchange type {exchange.type!r} of exchange {exchange.name!r}, expected one of {', '.join(MATCHERS)}"
+        )
+    return matcher_type.of(exchange)
 
 
 def routing_keys(routing_key: str, headers: Mapping[str, FieldValue]) -> tuple[str, ...]:
-    """Return the routing key of a message and those in its CC and BCC headers, each once, sorted."""
+    """Return the routing key of a message, followed by those in its CC and BCC headers, each once, sorted."""
     if type(routing_key) is not str:
         require_short_string(routing_key, "a routing key")
     if type(headers) is not dict and not isinstance(headers, Mapping):
         raise InvalidValueError(f"headers must be a table (a mapping), got {describe(headers)}")
     if "CC" not in headers and "BCC" not in headers:
         return (routing_key,)
-    keys = {routing_key}
+    keys = set[str]()
     for name in ("CC", "BCC"):
         more = headers.get(name, ())
         if not isinstance(more, list | tuple):
             raise InvalidValueError(f"header {name!r} must be an array of routing keys, got {describe(more)}")
         keys.update(key for key in more if isinstance(key, str))
-    return tuple(sorted(keys))
+    return (routing_key, *sorted(keys - {routing_key}))
 
 
 def _rebuild(topology: Topology, vhost: str, strict_unbind: bool, cache_size: int) -> Router:  # noqa: FBT001

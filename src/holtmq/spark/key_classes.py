@@ -3,7 +3,7 @@
 A topic exchange compares only the words that occur in a pattern, each at its place: as the second word, or anywhere if there
 is a `#` before it. If no pattern has 17 or 18 as its second word, `order.17.paid` and `order.18.paid` take the same route, and
 one key represents both. If nearly every message has its own key, this leaves few keys to route: a route costs microseconds,
-finding a key's class a tenth of that.
+finding a key's class a tenth of that. An x-consistent-hash exchange distinguishes no more than 65,536 slots.
 """
 
 from __future__ import annotations
@@ -16,11 +16,13 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from holtmq.routing import Router
+from holtmq.routing.consistent_hash import SLOTS, slot_of
 from holtmq.routing.pattern import split
 from holtmq.table import SHORT_STRING_BYTES
 from holtmq.topology import DEFAULT_EXCHANGE
 
 Integers: TypeAlias = np.ndarray[Any, np.dtype[np.int64]]
+FIRST_KEYS_KEPT = 400_000
 MOST_WORDS = 128
 """A key has at most 255 bytes, and therefore at most this many words that are not empty."""
 
@@ -39,12 +41,29 @@ class KeyClasses:
         self._words_and_other = pa.array([*words, _unused_word({*words, *whole})], pa.string())
         self._has_effect = _effects(patterns, words)
         self._whole = pa.array(sorted(whole | {""}), pa.string())  # "" is the only key without words
+        self._first: dict[tuple[str, int], str] | None = {} if router.hashes_routing_keys() else None
+        """If an exchange hashes routing keys: the first key of each class and slot, which represents the others."""
         random = np.random.default_rng(20_260_101)
         self._word_codes = random.integers(1, 2**63, len(words) + 1)
         self._weights = random.integers(1, 2**62, MOST_WORDS) * 2 + 1
 
     def find(self, keys: pa.Array) -> tuple[pa.Array, Integers]:
         """Return one representative per class, always the same ones, and for each key the index of its representative."""
+        representatives, of_key = self._find_by_words(keys)
+        if self._first is None:
+            return representatives, of_key
+        slots = np.fromiter(map(slot_of, keys.cast(pa.binary()).to_pylist()), np.int64, len(keys))
+        encoded = pa.array(of_key * SLOTS + slots).dictionary_encode()
+        of_key = encoded.indices.to_numpy().astype(np.int64)
+        if len(self._first) + len(encoded.dictionary) > FIRST_KEYS_KEPT:
+            self._first.clear()
+        classes = [divmod(code, SLOTS) for code in encoded.dictionary.to_pylist()]
+        words, first_keys = representatives.to_pylist(), keys.take(pa.array(_first_rows(of_key))).to_pylist()
+        found = [self._first.setdefault((words[c], slot), key) for (c, slot), key in zip(classes, first_keys, strict=True)]
+        return pa.array(found, keys.type), of_key
+
+    def _find_by_words(self, keys: pa.Array) -> tuple[pa.Array, Integers]:
+        """Do the same as if no exchange hashed keys."""
         is_own = pc.or_(pc.is_in(keys, self._whole), pc.greater(pc.binary_length(keys), SHORT_STRING_BYTES))
         is_own = is_own.to_numpy(zero_copy_only=False)
         split_keys = pc.split_pattern(keys, ".")
@@ -57,8 +76,7 @@ class KeyClasses:
         hashes = np.add.reduceat(self._word_codes[words] * self._weights[np.minimum(positions, MOST_WORDS - 1)], starts)
         hashes[is_own] = np.flatnonzero(is_own)
         of_key = pa.array(hashes).dictionary_encode().indices.to_numpy().astype(np.int64)  # quicker than by sorting
-        chosen = np.empty(of_key.max() + 1, dtype=np.int64)
-        chosen[of_key[::-1]] = np.arange(len(of_key) - 1, -1, -1)  # the last assignment counts: the first key of each class
+        chosen = _first_rows(of_key)
         chosen_of_key = chosen[of_key]
         if not self._are_alike(chosen_of_key, is_own, starts, lengths, words, positions):
             return keys, np.arange(len(keys))
@@ -99,6 +117,13 @@ def _effects(patterns: Iterable[str], words: Sequence[str]) -> np.ndarray[Any, n
         effects[[numbers[word] for word in start], range(len(start))] = True
         effects[[numbers[word] for word in pattern[len(start) :]]] = True
     return effects
+
+
+def _first_rows(of_key: Integers) -> Integers:
+    """Return for each class the first row with a key of it."""
+    first = np.empty(of_key.max() + 1, dtype=np.int64)
+    first[of_key[::-1]] = np.arange(len(of_key) - 1, -1, -1)  # the last assignment counts
+    return first
 
 
 def _unused_word(texts: set[str]) -> str:

@@ -59,7 +59,10 @@ def comparable(value: FieldValue) -> Hashable:
         return int(value.timestamp())
     if isinstance(value, bytes | bytearray):
         return value.decode("utf-8", "surrogateescape")
-    return canonical(value or []) if isinstance(value, Mapping) else canonical(value)
+    try:
+        return canonical(value or []) if isinstance(value, Mapping) else canonical(value)
+    except RecursionError as error:
+        raise InvalidValueError(f"the value of a header is nested too deeply: {describe(value)}") from error
 
 
 def has_x_criteria(arguments: Mapping[str, FieldValue]) -> bool:

@@ -16,6 +16,7 @@ from holtmq.table import Table, describe, to_plain
 from holtmq.table_json import table_from_json, table_to_json
 from holtmq.topology.criteria import require_x_match
 from holtmq.topology.entities import Binding, Exchange, Policy, Queue
+from holtmq.topology.weight import CONSISTENT_HASH, weight_of
 
 T = TypeVar("T")
 E = TypeVar("E", Exchange, Queue, Binding, Policy)
@@ -73,7 +74,7 @@ def _read(document: object, vhost: str) -> Parts:
     queues = _unique("queues", _entries(document, "queues", lambda fields: _read_queue(fields, vhost)))
     bindings = _entries(document, "bindings", lambda fields: _read_binding(fields, vhost))
     policies = _unique("policies", _entries(document, "policies", lambda fields: _read_policy(fields, vhost)))
-    _require_x_matches(exchanges, bindings)
+    _require_valid_rules(exchanges, bindings)
     for section, key in NAMED_SECTIONS.items():
         _entries(document, section, partial(Fields.text, name=key))
     sections = tuple(
@@ -343,14 +344,18 @@ def _unique(section: str, parts: list[E]) -> list[E]:
     return [part for _, part in first.values()]
 
 
-def _require_x_matches(exchanges: Iterable[Exchange], bindings: Iterable[Binding]) -> None:
-    headers_exchanges = {(exchange.vhost, exchange.name) for exchange in exchanges if exchange.type == "headers"}
+def _require_valid_rules(exchanges: Iterable[Exchange], bindings: Iterable[Binding]) -> None:
+    types = {(exchange.vhost, exchange.name): exchange.type for exchange in exchanges}
     for index, binding in enumerate(bindings):
-        if (binding.vhost, binding.source) in headers_exchanges or binding.source in ("amq.headers", "amq.match"):
-            try:
+        type_ = types.get((binding.vhost, binding.source))
+        field = "routing_key" if type_ == CONSISTENT_HASH else "arguments.x-match"
+        try:
+            if type_ == CONSISTENT_HASH:
+                weight_of(binding.routing_key)
+            elif type_ == "headers" or binding.source in ("amq.headers", "amq.match"):
                 require_x_match(binding.arguments)
-            except InvalidValueError as error:
-                raise DefinitionsError(f"bindings[{index}].arguments.x-match", str(error)) from error
+        except InvalidValueError as error:
+            raise DefinitionsError(f"bindings[{index}].{field}", str(error)) from error
 
 
 def _finite(text: str) -> float:

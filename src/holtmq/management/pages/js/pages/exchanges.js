@@ -8,7 +8,7 @@ import { VhostChoice } from "../vhost-choice.js";
 import { BindForm, BindingTable } from "./bindings.js";
 import { Explained } from "./explorer.js";
 
-const TYPES = ["direct", "topic", "fanout", "headers"];
+export const TYPES = ["direct", "topic", "fanout", "headers", "x-consistent-hash"];
 export const shownName = (name) => name || "(default exchange)";
 
 export function Exchanges() {
@@ -35,7 +35,7 @@ function DeclareExchange({ done }) {
   return html`<${Form} label="Add" submit=${submit} done=${done}>
     <div class="fields"><${VhostChoice} /><${Text} label="Name" name="exchange" required /><${Choice} label="Type" name="type" options=${TYPES} /></div>
     <div class="row"><${Check} label="Durable" name="durable" defaultChecked /><${Check} label="Auto-delete: delete it when its last binding is removed" name="autodelete" /><${Check} label="Internal: clients cannot publish to it" name="internal" /></div>
-    <${Arguments} value=${rows} onChange=${setRows} suggestions=${["alternate-exchange"]} />
+    <${Arguments} value=${rows} onChange=${setRows} suggestions=${["alternate-exchange", "hash-header"]} />
   <//>`;
 }
 

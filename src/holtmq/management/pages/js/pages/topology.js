@@ -7,13 +7,13 @@ import { Check, Choice, Failure, Field, Tag } from "../parts.js";
 import { count, rate } from "../format.js";
 import { Graph, shorten } from "../graph.js";
 import { useVhosts } from "../vhost-choice.js";
-import { shownName } from "./exchanges.js";
+import { TYPES, shownName } from "./exchanges.js";
 
 const MAX_NODES = 450;
 const MAX_UNGROUPED = 40;
 const MIN_GROUP = 4;
 const REFRESH_MS = 2000;
-const LEGEND = html`<div class="row small quiet">${["direct", "topic", "fanout", "headers"].map((type) => html`<${Tag} kind=${type}>${type}<//>`)}<span class="key alternate">alternate exchange</span><span class="key dead-letters">dead letters</span></div>`;
+const LEGEND = html`<div class="row small quiet">${TYPES.map((type) => html`<${Tag} kind=${type}>${type}<//>`)}<span class="key alternate">alternate exchange</span><span class="key dead-letters">dead letters</span></div>`;
 const exchangeId = (name) => `e ${name}`;
 const queueId = (name) => `q ${name}`;
 
