@@ -73,6 +73,36 @@ def test_a_topology_by_hand(cli: Cli) -> None:
     assert "no queue 'none'" in cli("delete", "queue", "none", code=1)
 
 
+def test_a_super_stream_is_declared_once_and_grows(cli: Cli, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("holtmq.topology.super_stream.QUEUE_TYPE", "quorum")
+    declare = ("declare", "super-stream", "events", "--max-bytes", "1000000", "--partitions")
+    assert cli(*declare, "2") == "Super stream events with 2 partitions created.\n"
+    assert cli(*declare, "2") == "Super stream events with 2 partitions already exists.\n"
+    assert cli(*declare, "4") == "Super stream events with 4 partitions created.\n"
+    (exchange,) = (each for each in cli.json("list", "exchanges") if each["name"] == "events")
+    assert (exchange["type"], exchange["durable"], exchange["arguments"]) == (
+        "x-consistent-hash",
+        True,
+        {"x-super-stream": True},
+    )
+    queues = {each["name"]: each["arguments"] for each in cli.json("list", "queues")}
+    assert queues == {f"events-{n}": {"x-max-length-bytes": 1_000_000, "x-queue-type": "quorum"} for n in range(4)}
+    bound = [(each["destination"], each["routing_key"]) for each in cli.json("list", "bindings") if each["source"]]
+    assert sorted(bound) == [(name, "1") for name in sorted(queues)]
+    fewer = cli(*declare, "3", code=1)
+    assert "no bindings but those of its partitions, of which 3 are declared; also bound: events-3" in fewer
+    cli("declare", "exchange", "other", "--type", "topic")
+    assert "inequivalent arg 'type'" in cli("declare", "super-stream", "other", "--partitions", "1", code=1)
+
+
+def test_a_weight_must_be_a_number(cli: Cli) -> None:
+    cli("declare", "exchange", "x", "--type", "x-consistent-hash", "-a", "hash-header=customer")
+    cli("declare", "queue", "q")
+    assert "must be an integer from 1 to 4294967295, got 'heavy'" in cli("bind", "x", "q", "heavy", code=1)
+    cli("bind", "x", "q", "3")
+    assert "slot 0, which belongs to queue 'q' (weight 3 of 3)" in " ".join(cli("explain", "x", "k").split())
+
+
 def test_messages_there_and_back(cli: Cli, monkeypatch: pytest.MonkeyPatch) -> None:
     for queue in ("q", "other"):
         cli("declare", "queue", queue)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from http import HTTPStatus
 from typing import Any
 
 import click
@@ -9,7 +10,12 @@ import click
 from holtmq.cli.http_client import Api, ApiError, api_options, exchange_segment
 from holtmq.cli.options import argument_option, parse_table, vhost_option
 from holtmq.cli.output import show
+from holtmq.cli.super_stream_options import super_stream_options
+from holtmq.routing.explanation_text import count
 from holtmq.routing.router import MATCHERS
+from holtmq.table import to_plain
+from holtmq.topology import Exchange, Queue
+from holtmq.topology.super_stream import SuperStream
 
 durable_option = click.option(
     "--durable/--transient", default=True, show_default=True, help="Whether it survives a restart of the broker."
@@ -18,7 +24,7 @@ durable_option = click.option(
 
 @click.group()
 def declare() -> None:
-    """Declare exchanges, queues and vhosts on a broker.
+    """Declare exchanges, queues, super streams and vhosts on a broker.
 
     Declaring something that exists has no effect; it is an error if its properties differ.
     """
@@ -58,6 +64,41 @@ def declare_queue(api: Api, name: str, arguments: tuple[str, ...], vhost: str, *
     """Declare the queue NAME, for example with --argument x-max-length=1000."""
     body = {"durable": durable, "auto_delete": auto_delete, "arguments": parse_table(arguments)}
     _show_declared(f"Queue {name}", is_new=api.put("queues", vhost, name, body=body))
+
+
+@declare.command("super-stream")
+@super_stream_options
+@vhost_option
+@api_options
+def declare_super_stream(api: Api, stream: SuperStream) -> None:
+    """Declare the super stream NAME: an x-consistent-hash exchange and its partitions, the streams NAME-0, NAME-1 and so on.
+
+    Publish to the exchange NAME. Messages with the same routing key go to the same partition. Declaring NAME with more
+    partitions adds the missing ones, to which a part of the routing keys moves.
+    """
+    stream.require_only_partitions(_bound(api, stream.name, stream.vhost))
+    # Partitions come first: a broker without stream queues refuses them, and is left as it was.
+    made = [api.put("queues", stream.vhost, each.name, body=_settings(each)) for each in stream.queues]
+    made.append(api.put("exchanges", stream.vhost, stream.name, body=_settings(stream.exchange)))
+    for each in stream.bindings:
+        body = {"routing_key": each.routing_key}
+        api.call("POST", "bindings", stream.vhost, "e", stream.name, "q", each.destination, body=body)
+    _show_declared(f"Super stream {stream.name} with {count(stream.partitions, 'partition')}", is_new=any(made))
+
+
+def _bound(api: Api, exchange: str, vhost: str) -> list[str]:
+    """Return what is bound to an exchange, which need not exist."""
+    try:
+        return [each["destination"] for each in api.get("exchanges", vhost, exchange, "bindings", "source")]
+    except ApiError as error:
+        if error.status == HTTPStatus.NOT_FOUND:
+            return []
+        raise
+
+
+def _settings(declared: Exchange | Queue) -> dict[str, Any]:
+    type_ = {"type": declared.type} if isinstance(declared, Exchange) else {}
+    return {**type_, "durable": declared.durable, "arguments": to_plain(declared.arguments)}
 
 
 @declare.command("vhost")
