@@ -14,7 +14,7 @@ from hypothesis import settings
 
 from holtmq.testing import TestBroker, running_broker
 from tests.peers.peer import PEERS, RABBITMQ, REQUIRE, MissingPeerError, Peer, looked_up
-from tests.peers.rabbitmq import RabbitMQ, running_rabbitmq
+from tests.peers.rabbitmq import CONSISTENT_HASH_PLUGIN, RabbitMQ, running_rabbitmq
 from tests.server.process import BrokerProcess, broker_process
 
 if TYPE_CHECKING:
@@ -54,7 +54,7 @@ def killable_broker(tmp_path: Path) -> Iterator[BrokerProcess]:
 @pytest.fixture(scope="session")
 def rabbitmq() -> Iterator[RabbitMQ]:
     """A node that all tests share. Each test leaves it as empty as it found it."""
-    with running_rabbitmq() as node:
+    with running_rabbitmq(CONSISTENT_HASH_PLUGIN) as node:
         yield node
 
 

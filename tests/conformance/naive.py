@@ -34,7 +34,7 @@ def chosen(bindings: list[Binding], text: str) -> list[Binding]:
 def text_of(value: object) -> str:
     """Return the text of a header, for the types that tests use."""
     if isinstance(value, Mapping):
-        return "{" + ",".join(sorted(f"{name}:{text_of(item)}" for name, item in value.items())) + "}"
+        return "{" + ",".join(f"{name}:{text_of(value[name])}" for name in sorted(value)) + "}"
     if isinstance(value, list | tuple):
         return f"[{','.join(map(text_of, value))}]"
     return "" if value is None else str(value).lower() if isinstance(value, bool) else str(value)
@@ -99,6 +99,7 @@ class NaiveBroker:
         known = [x for x in self.exchanges if x.name == wanted.name]
         shape = [(x.type, x.internal, x.auto_delete, x.alternate_exchange) for x in [*known, wanted]]
         refuse(406, wanted.type not in ("direct", "fanout", "topic", "headers", HASH) or shape[0] != shape[-1])
+        refuse(406, wanted.type == HASH and "hash-property" in wanted.arguments)
         refuse(403, not known and wanted.name.startswith("amq."))
         self.exchanges += [] if known else [wanted]
 

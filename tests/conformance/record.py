@@ -12,7 +12,7 @@ from pathlib import Path
 
 from tests.conformance.table import FILE, Outcome, Scenario, load
 from tests.conformance.targets import amqp_target
-from tests.peers.rabbitmq import running_rabbitmq
+from tests.peers.rabbitmq import CONSISTENT_HASH_PLUGIN, running_rabbitmq
 
 RECORDED = Path(__file__).with_name("rabbitmq.json")
 UNKNOWN = ("?",)
@@ -20,7 +20,7 @@ UNKNOWN = ("?",)
 
 def main() -> int:
     scenarios = answerable()
-    with running_rabbitmq() as rabbitmq:
+    with running_rabbitmq(CONSISTENT_HASH_PLUGIN) as rabbitmq:
         outcomes = {scenario.rule: observe(scenario, rabbitmq.amqp_port) for scenario in scenarios}
     fill_in(scenarios, outcomes)
     scenarios = answerable()

@@ -53,6 +53,8 @@ def test_exported_definitions_can_be_imported(http: Http, tmp_path: Path) -> Non
     http.put("/api/queues/v/q", {"arguments": {"x-max-length": 5}})
     http.put("/api/queues/v/passing", {"durable": False})
     http.post("/api/bindings/v/e/e/q/q", {"routing_key": "k", "arguments": {"x-match": "any", "vip": True}})
+    http.put("/api/exchanges/v/c", {"type": "x-consistent-hash", "arguments": {"hash-header": "h"}})
+    http.post("/api/bindings/v/e/c/q/q", {"routing_key": "12"})
     http.put("/api/policies/v/p", {"pattern": "^q", "definition": {"message-ttl": 5}, "priority": 3, "apply-to": "queues"})
     http.put("/api/parameters/c/v/n", {"value": {"deep": [1, None]}})
     http.put("/api/global-parameters/g", {"value": "x"})
@@ -86,6 +88,8 @@ def test_exported_definitions_can_be_imported(http: Http, tmp_path: Path) -> Non
         {"queues": [{"name": "", "vhost": "new"}]},
         {"queues": [{"name": "q", "vhost": "new", "arguments": {"x-max-priority": "high"}}]},
         {"bindings": [{"source": "known", "vhost": "/", "destination": "q", "arguments": {"x-match": "some"}}]},
+        {"exchanges": [{"name": "c", "vhost": "/", "type": "x-consistent-hash", "arguments": {"hash-property": "message_id"}}]},
+        {"bindings": [{"source": "weighing", "vhost": "/", "destination": "q", "routing_key": "heavy"}]},
         {"parameters": None},
         {"parameters": [5]},
         {"policies": [{"name": "p", "vhost": "new", "pattern": "a{9999}", "definition": {"max-length": 1}}]},
@@ -93,6 +97,7 @@ def test_exported_definitions_can_be_imported(http: Http, tmp_path: Path) -> Non
 )
 def test_an_import_with_an_error_changes_nothing(http: Http, part: dict[str, Any]) -> None:
     http.put("/api/exchanges/%2F/known", {"type": "headers"})
+    http.put("/api/exchanges/%2F/weighing", {"type": "x-consistent-hash"})
     http.put("/api/queues/%2F/q")
     before = http.get("/api/definitions")
     answer = http.post("/api/definitions", {"vhosts": [{"name": "new"}], **part})

@@ -17,6 +17,7 @@ from tests.ports import port_of, reserve_port
 
 START_TIMEOUT_S = 120
 STOP_TIMEOUT_S = 60
+CONSISTENT_HASH_PLUGIN = "rabbitmq_consistent_hash_exchange"
 
 
 @dataclass(frozen=True, slots=True)

@@ -95,9 +95,16 @@ VALID: dict[str, Any] = {
     "vhosts": [{"name": "/"}],
     "users": [{"name": "guest", "password_hash": "x"}],
     "permissions": [{"user": "guest", "vhost": "/"}],
-    "exchanges": [{"name": "x", "vhost": "/", "type": "topic"}, {"name": "h", "vhost": "/", "type": "headers"}],
+    "exchanges": [
+        {"name": "x", "vhost": "/", "type": "topic"},
+        {"name": "h", "vhost": "/", "type": "headers"},
+        {"name": "c", "vhost": "/", "type": "x-consistent-hash"},
+    ],
     "queues": [{"name": "q", "vhost": "/", "arguments": {"a": {"b": [1]}}}],
-    "bindings": [{"source": "h", "destination": "q", "vhost": "/", "routing_key": "k", "arguments": {}}],
+    "bindings": [
+        {"source": "h", "destination": "q", "vhost": "/", "routing_key": "k", "arguments": {}},
+        {"source": "c", "destination": "q", "vhost": "/", "routing_key": "1", "arguments": {}},
+    ],
     "policies": [{"name": "p", "vhost": "/", "pattern": "^x", "definition": {}, "priority": 0}],
 }
 
@@ -125,6 +132,7 @@ VALID: dict[str, Any] = {
         ),
         ("bindings.0.routing_key", "k" * 256, "bindings[0]: a routing key must be at most 255 bytes in UTF-8, got 256"),
         ("bindings.0.arguments", {"x-match": "some"}, "bindings[0].arguments.x-match: argument 'x-match' must be one of all"),
+        ("bindings.1.routing_key", "heavy", "bindings[1].routing_key: the routing key of a binding of an x-consistent-hash"),
         ("bindings.0.arguments", {"x-priority": 256}, "bindings[0]: binding argument 'x-priority' must be an integer from 0"),
         ("bindings.0.created_at", "yesterday", "bindings[0].created_at: expected a time such as 2024-01-31T12:00:00+00:00"),
         ("bindings.0.vhost", 1, "bindings[0].vhost: expected a string, got integer 1"),

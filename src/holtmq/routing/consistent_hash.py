@@ -204,5 +204,6 @@ def _text_of_kind(kind: object, value: Any) -> str:
     if kind == "array":
         return f"[{','.join(map(_text_of, value))}]"
     if kind == "table":
-        return f"{{{','.join(sorted(f'{name}:{_text_of(item)}' for name, item in value))}}}"
+        fields = sorted((name, _text_of(item)) for name, item in value)
+        return f"{{{','.join(f'{name}:{text}' for name, text in fields)}}}"
     return str(value)  # the seconds of a timestamp
