@@ -185,23 +185,26 @@ def test_segments_that_were_numbered_but_not_planned_are_not_lost(
     """As after a crash between the source's answer and Spark's record of it."""
     put(channel, queue, range(100))
     options = amqp_options(live, queue=queue, ack="spool", spool=tmp_path)
-    start = {"segment": 0, "tick": 0}
-    for _ in range(2):
-        reader, offset = QueueStreamReader(options), start
+    for _ in range(3):
+        reader = QueueStreamReader(options)
         try:
-            while offset == start or channel.count(queue):
-                offset = reader.latestOffset(offset, ReadAllAvailable())  # as Spark does: from where the last one ended
+            rows = planned_rows(reader, 100)
         finally:
             reader.stop()
-    fresh = QueueStreamReader(options)
-    try:
-        end = fresh.latestOffset(start, ReadAllAvailable())
-        rows = [
-            row for partition in fresh.partitions(start, end) for batch in fresh.read(partition) for row in batch.to_pylist()
-        ]
-    finally:
-        fresh.stop()
-    assert sorted(int(row["body"]) for row in rows) == list(range(100))
+        assert sorted(int(row["body"]) for row in rows) == list(range(100))
+
+
+def planned_rows(reader: QueueStreamReader, count: int) -> list[dict[str, Any]]:
+    """Plan batches as Spark does, each from where the last one ended, until they contain this many messages."""
+    offsets = [reader.initialOffset()]
+
+    def plan() -> bool:
+        offsets.append(reader.latestOffset(offsets[-1], ReadAllAvailable()))
+        return bool(offsets[-1]["messages"] >= count)
+
+    wait_until(plan)
+    partitions = reader.partitions(offsets[0], offsets[-1])
+    return [row for partition in partitions for batch in reader.read(partition) for row in batch.to_pylist()]
 
 
 def test_a_spool_of_a_version_with_fewer_columns_is_read(tmp_path: Path) -> None:
