@@ -82,6 +82,8 @@ def spark(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SparkSession]:
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """Mark the tests that need a peer, so that `-m peer` selects them all, and skip those whose peer is missing."""
+    if names := looked_up():
+        raise pytest.UsageError(f"a module looks up {', '.join(names)} when it is imported: only a test may do so")
     missing = {peer.name for peer in PEERS if not peer.is_installed}
     for item in items:
         fixtures = getattr(item, "fixturenames", ())

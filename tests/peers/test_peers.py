@@ -12,6 +12,15 @@ from tests.peers.peer import HIDE, PEERS, REQUIRE
 
 ROOT = Path(__file__).parents[2]
 TIMEOUT_S = 240
+USERS = {
+    "RabbitMQ": "tests/topology/test_definitions.py",
+    "rabbitmqadmin": "tests/management/test_tools.py",
+    "amqp-tools": "tests/clients/test_c_tools.py",
+    "npm": "tests/clients/test_node.py",
+    "Chromium": "tests/management/test_pages.py",
+    "gcc": "tests/faults/test_shim.py",
+}
+"""A module that needs each peer. The same rule skips all others, and no module looks up a peer when it is imported."""
 
 
 def run_peer_tests(*selection: str, **variables: str) -> subprocess.CompletedProcess[str]:
@@ -23,16 +32,17 @@ def run_peer_tests(*selection: str, **variables: str) -> subprocess.CompletedPro
 
 
 def test_without_peers_every_test_that_needs_one_is_skipped() -> None:
-    done = run_peer_tests()
+    done = run_peer_tests(*USERS.values())
     assert done.returncode == 0, done.stdout[-5000:]
     closing, counts = done.stdout.splitlines()[-2:]
     assert re.match(r"\d+ skipped, \d+ deselected", counts), counts
     assert "`make peers`" in closing
     assert [peer.name for peer in PEERS if peer.name not in closing] == []
+    assert list(USERS) == [peer.name for peer in PEERS]
 
 
 def test_a_missing_peer_is_a_failure_where_peers_are_required() -> None:
-    done = run_peer_tests("tests/clients/test_c_tools.py", **{REQUIRE: "1"})
+    done = run_peer_tests(USERS["amqp-tools"], "--exitfirst", **{REQUIRE: "1"})
     assert done.returncode == 1
     assert "amqp-tools is not installed" in done.stdout
 
