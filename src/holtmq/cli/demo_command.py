@@ -34,6 +34,7 @@ from holtmq.wire.content import encode_properties
 
 MESSAGES = 200_000
 SENT = 500
+EVENTS = 5_000
 PUBLISHED = 300
 ORDERS = 20_000
 KINDS = "array('food', 'food', 'toys.lego', 'books', 'electronics.laptops.basic', 'electronics.laptops.premium')"
@@ -80,6 +81,8 @@ def demo(folder: Path, *, pages: bool | None, spark: bool) -> None:
 
     show(Rule("A durable queue in one file", align="left"))
     consumed = _use_a_file(topology)
+    show(Rule("A stream: read by many, and read again", align="left"))
+    appended = _use_a_stream()
     show(Rule("A broker, used with pika", align="left"))
     served = _use_a_broker()
     show(Rule("Routing throughput, with a pickled copy of the router", align="left"))
@@ -91,7 +94,8 @@ def demo(folder: Path, *, pages: bool | None, spark: bool) -> None:
     show(
         f"\nSummary: {len(topology.exchanges)} exchanges, {len(topology.queues)} queues, {len(topology.bindings)} bindings, "
         f"{plural(len(findings), 'problem')};\n"
-        f"{consumed} messages in the embedded queue, {served} in the broker, {MESSAGES:,} routed, {archived:,} archived."
+        f"{consumed} messages in the embedded queue, {appended:,} in a stream, {served} in the broker, {MESSAGES:,} routed, "
+        f"{archived:,} archived."
     )
     if pages if pages is not None else sys.stdin.isatty() and sys.stdout.isatty() and "CI" not in os.environ:
         _leave_pages_open(topology, folder)
@@ -152,6 +156,20 @@ def _use_a_file(topology: Topology) -> int:
             f"{SENT:,} messages sent, delivered to callbacks and acknowledged in {elapsed_s:.2f} s, each on disk when confirmed"
         )
     return SENT + 1
+
+
+def _use_a_stream() -> int:
+    """Append events to a stream, follow it under two names, and go back to an earlier offset."""
+    with TemporaryDirectory(prefix="holtmq-demo-") as folder, EmbeddedBroker(Path(folder) / "shop.db") as mq:
+        events = mq.declare_stream("events", max_age_s=7 * 24 * 3600)
+        offsets = events.append_many([(f"order {n}", ("orders.food", "orders.toys")[n % 2]) for n in range(EVENTS)])
+        billed = sum(1 for _ in events.follow("billing", wait_s=0))
+        toys = sum(1 for _ in events.follow("toy-shop", "orders.toys", wait_s=0))
+        show(f"{len(offsets):,} events appended; billing has read {billed:,} of them, the toy shop its {toys:,}")
+        events.seek("billing", EVENTS - 100)
+        again = [event.offset for event in events.follow("billing", wait_s=0)]
+        show(f"Billing went back and read offsets {again[0]:,} to {again[-1]:,} again; its position is {again[-1] + 1:,}")
+    return EVENTS
 
 
 def _use_a_broker() -> int:
