@@ -158,7 +158,7 @@ class LeaseLostError(HoltmqError):
 
 
 class PositionLostError(HoltmqError):
-    """The position of a follower is no longer valid: retention removed its messages, or another follower moved it."""
+    """The position of a follower is not where it should be: retention removed its messages, or another follower moved it."""
 
 
 class StoreError(HoltmqError):

@@ -156,7 +156,8 @@ def test_a_position_is_committed_by_the_caller(mq: EmbeddedBroker) -> None:
             stream.commit("billing", message)
     assert texts(stream.follow("billing", auto_commit=False, wait_s=0)) == ["m2", "m3", "m4"]
     stream.commit("billing", 3)
-    stream.commit("billing", 0)  # has no effect: seek moves back
+    with pytest.raises(holtmq.PositionLostError, match="is at offset 4 already, past the message at offset 3"):
+        stream.commit("billing", 3)
     assert stream.position("billing") == 4
     with pytest.raises(holtmq.InvalidValueError, match="has offsets up to 4, got integer 5 to commit"):
         stream.commit("billing", 5)
@@ -180,6 +181,23 @@ def test_a_result_and_its_position_are_one_transaction(mq: EmbeddedBroker) -> No
         handle(fails=True)
     assert (results.size(), stream.position("billing")) == (1, 1)
     handle(fails=False)
+    assert texts(results.list_messages()) == ["m0", "m1"]
+
+
+def test_two_followers_of_the_same_name_do_not_store_a_result_twice(mq: EmbeddedBroker) -> None:
+    stream, results = mq.declare_stream("events"), mq.queue("results")
+    fill(stream, 2)
+
+    def handle(message: StreamRecord) -> None:
+        with mq.transaction():
+            results.put(message.text)
+            stream.commit("billing", message)
+
+    first, second = (stream.follow("billing", auto_commit=False) for _ in range(2))
+    handle(next(first))
+    with pytest.raises(holtmq.PositionLostError, match="committed by another follower of this name"):
+        handle(next(second))
+    handle(next(first))
     assert texts(results.list_messages()) == ["m0", "m1"]
 
 

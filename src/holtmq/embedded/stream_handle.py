@@ -112,7 +112,11 @@ class StreamHandle:
         return Follower(self, stream, name, offset, matches, wait_s=wait_s, auto_commit=auto_commit)
 
     def commit(self, name: str, message: StreamRecord | int) -> None:
-        """Move a position past a message, given as such or by its offset. A position never moves back this way."""
+        """Move a position past a message, given as such or by its offset.
+
+        Raise `PositionLostError` if it is past the message already, because another follower of this name has committed it.
+        In a transaction, the result of the message is then not stored again.
+        """
         offset = message.offset if isinstance(message, StreamRecord) else message
         with self._writing() as stream:
             extent, known = self._log.extent(stream), self._log.position(stream, _checked_name(name))
@@ -120,8 +124,12 @@ class StreamHandle:
                 raise InvalidValueError(
                     f"stream {self.name!r} has offsets up to {extent.next_offset - 1}, got {describe(offset)} to commit"
                 )
-            if known is None or known <= offset:
-                self._log.set_position(stream, name, offset + 1)
+            if known is not None and known > offset:
+                raise PositionLostError(
+                    f"position {name!r} of stream {self.name!r} is at offset {known} already, past the message at offset "
+                    f"{offset}: it was committed by another follower of this name, or before; seek moves a position back"
+                )
+            self._log.set_position(stream, name, offset + 1)
 
     def seek(self, name: str, start: Start) -> int:
         """Move a position to any place of the stream, and return its offset. Whoever follows under this name starts again."""
