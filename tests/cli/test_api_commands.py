@@ -73,9 +73,8 @@ def test_a_topology_by_hand(cli: Cli) -> None:
     assert "no queue 'none'" in cli("delete", "queue", "none", code=1)
 
 
-def test_a_super_stream_is_declared_once_and_grows(cli: Cli, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("holtmq.topology.super_stream.QUEUE_TYPE", "quorum")
-    declare = ("declare", "super-stream", "events", "--max-bytes", "1000000", "--partitions")
+def test_a_super_stream_is_declared_once_and_grows(cli: Cli) -> None:
+    declare = ("declare", "super-stream", "events", "--max-age", "7D", "--max-bytes", "1000000", "--partitions")
     assert cli(*declare, "2") == "Super stream events with 2 partitions created.\n"
     assert cli(*declare, "2") == "Super stream events with 2 partitions already exists.\n"
     assert cli(*declare, "4") == "Super stream events with 4 partitions created.\n"
@@ -86,13 +85,21 @@ def test_a_super_stream_is_declared_once_and_grows(cli: Cli, monkeypatch: pytest
         {"x-super-stream": True},
     )
     queues = {each["name"]: each["arguments"] for each in cli.json("list", "queues")}
-    assert queues == {f"events-{n}": {"x-max-length-bytes": 1_000_000, "x-queue-type": "quorum"} for n in range(4)}
+    arguments = {"x-max-age": "7D", "x-max-length-bytes": 1_000_000, "x-queue-type": "stream"}
+    assert queues == {f"events-{n}": arguments for n in range(4)}
     bound = [(each["destination"], each["routing_key"]) for each in cli.json("list", "bindings") if each["source"]]
     assert sorted(bound) == [(name, "1") for name in sorted(queues)]
     fewer = cli(*declare, "3", code=1)
     assert "no bindings but those of its partitions, of which 3 are declared; also bound: events-3" in fewer
     cli("declare", "exchange", "other", "--type", "topic")
     assert "inequivalent arg 'type'" in cli("declare", "super-stream", "other", "--partitions", "1", code=1)
+    assert len(cli.json("list", "queues")) == 4
+    for number in range(20):
+        cli("publish", "events", f"customer.{number % 10}", f"{number}")
+    read = [cli.json("get", name, "--offset", "first", "--count", "20") for name in queues]
+    assert sum(map(len, read)) == 20
+    keys = [[message["routing_key"] for message in messages] for messages in read]
+    assert all(sorted(set(some)) == sorted(some)[::2] for some in keys)  # both messages of a key, in one partition
 
 
 def test_a_weight_must_be_a_number(cli: Cli) -> None:

@@ -235,6 +235,28 @@ def test_what_makes_no_sense_for_a_stream_is_refused(tmp_path: Path, arguments: 
     assert "'inbox' is a queue, not a stream: see holtmq queue list" in holtmq("queue", "get", file, "inbox").stderr
 
 
+def test_a_super_stream_in_a_file(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    file = tmp_path / "shop.db"
+    declare = ("queue", "declare-super-stream", str(file), "events", "--max-age", "7D", "--partitions")
+    assert [main([*declare, number]) for number in ("2", "2", "3", "2")] == [0, 0, 0, 1]
+    shown = capsys.readouterr()
+    assert shown.out.splitlines() == [
+        "Super stream events with 2 partitions created.",
+        "Super stream events with 2 partitions already exists.",
+        "Super stream events with 3 partitions created.",
+    ]
+    assert "of which 2 are declared; also bound: events-2" in shown.err
+    with open_file(file) as mq:
+        for number in range(60):
+            mq.publish(str(number), f"customer.{number}", exchange="events")
+        records = [[record.routing_key for record in mq.stream(f"events-{n}").read()] for n in range(3)]
+        routes = [mq.explain("events", f"customer.{number}").queues for number in range(60)]
+    assert [sorted(keys) for keys in records] == [
+        sorted(f"customer.{number}" for number, route in enumerate(routes) if route == (f"events-{n}",)) for n in range(3)
+    ]
+    assert all(records)
+
+
 def test_purging_a_file_without_a_terminal_needs_yes(tmp_path: Path) -> None:
     file = tmp_path / "shop.db"
     holtmq("queue", "put", file, "inbox", "hello")

@@ -77,9 +77,8 @@ def declare_super_stream(api: Api, stream: SuperStream) -> None:
     partitions adds the missing ones, to which a part of the routing keys moves.
     """
     stream.require_only_partitions(_bound(api, stream.name, stream.vhost))
-    # Partitions come first: a broker without stream queues refuses them, and is left as it was.
-    made = [api.put("queues", stream.vhost, each.name, body=_settings(each)) for each in stream.queues]
-    made.append(api.put("exchanges", stream.vhost, stream.name, body=_settings(stream.exchange)))
+    made = [api.put("exchanges", stream.vhost, stream.name, body=_settings(stream.exchange))]
+    made += [api.put("queues", stream.vhost, each.name, body=_settings(each)) for each in stream.queues]
     for each in stream.bindings:
         body = {"routing_key": each.routing_key}
         api.call("POST", "bindings", stream.vhost, "e", stream.name, "q", each.destination, body=body)

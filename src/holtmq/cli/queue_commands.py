@@ -13,12 +13,14 @@ from holtmq.cli.options import argument_option, header_option, json_option, pars
 from holtmq.cli.output import print_json, show
 from holtmq.cli.stream_start import chosen_start, start_options
 from holtmq.cli.stream_view import beginning, describe_stream, grid_of_streams, show_records
+from holtmq.cli.super_stream_options import super_stream_options
 from holtmq.embedded import EmbeddedBroker, Message
 from holtmq.embedded.message import STATE_NAMES
 from holtmq.errors import NotAStoreError, NotFoundError, PreconditionFailedError
 from holtmq.queueing.stream_rules import STREAM, is_stream
 from holtmq.routing.explanation_text import count
 from holtmq.table_json import table_to_json
+from holtmq.topology.super_stream import SuperStream
 
 STATES = tuple(dict.fromkeys(STATE_NAMES.values()))
 file_argument = click.argument("file", type=click.Path(path_type=Path))
@@ -86,6 +88,23 @@ def declare(file: Path, queue: str, arguments: tuple[str, ...]) -> None:
         else:
             mq.declare_queue(queue, arguments=given)
     show(f"Queue {queue} created." if is_new else f"Queue {queue} already exists.")
+
+
+@queue.command("declare-super-stream")
+@file_argument
+@super_stream_options
+def declare_super_stream(file: Path, stream: SuperStream) -> None:
+    """Declare the super stream NAME in FILE, as holtmq declare super-stream does on a broker."""
+    with EmbeddedBroker(file) as mq, mq.transaction():
+        before = mq.topology()
+        stream.require_only_partitions([each.destination for each in before.bindings if each.source == stream.name])
+        mq.declare_exchange(stream.name, stream.exchange.type, arguments=stream.exchange.arguments)
+        for partition, binding in zip(stream.queues, stream.bindings, strict=True):
+            mq.declare_stream(partition.name, arguments=partition.arguments)
+            mq.bind(partition.name, stream.name, binding.routing_key)
+        is_new = len(mq.topology().bindings) > len(before.bindings)
+    what = f"Super stream {stream.name} with {count(stream.partitions, 'partition')}"
+    show(f"{what} created." if is_new else f"{what} already exists.")
 
 
 @queue.command()

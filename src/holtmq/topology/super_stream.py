@@ -11,7 +11,6 @@ from holtmq.topology.entities import DEFAULT_VHOST, Binding, Exchange, Queue
 from holtmq.topology.weight import CONSISTENT_HASH
 
 MOST_PARTITIONS = 1_000
-QUEUE_TYPE = "stream"
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,7 +34,7 @@ class SuperStream:
     @property
     def queues(self) -> tuple[Queue, ...]:
         """The partitions, called NAME-0, NAME-1 and so on, as in RabbitMQ."""
-        arguments = Table({**self.arguments, "x-queue-type": QUEUE_TYPE})
+        arguments = Table({**self.arguments, "x-queue-type": "stream"})
         return tuple(Queue(f"{self.name}-{number}", arguments=arguments, vhost=self.vhost) for number in range(self.partitions))
 
     @property
