@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 
 from holtmq.broker.queue import MessageQueue
 from holtmq.broker.served_queue import ServedQueue
+from holtmq.broker.stream_queue import StreamQueue
 from holtmq.errors import NotFoundError, NotImplementedByBrokerError, PreconditionFailedError, ResourceLockedError
 from holtmq.queueing.stream_rules import STREAM
 from holtmq.table import EMPTY_TABLE, FieldValue
@@ -108,7 +109,10 @@ class Declarer:
         return queue
 
     def delete_queue(self, name: str, *, if_unused: bool, if_empty: bool) -> int:
-        """Delete a queue and return the number of messages that were in it."""
+        """Delete a queue and return the number of messages that were in it.
+
+        As in RabbitMQ, the conditions do not count for a stream: it is deleted, and the number is 0.
+        """
         name = self._name(name)
         self._session.require("configure", "queue", name)
         queue = self._vhost.find(name)
@@ -116,6 +120,8 @@ class Declarer:
             return 0
         self._require_access(queue)
         what = f"queue {name!r} in vhost {self._vhost.name!r}"
+        if isinstance(queue, StreamQueue):
+            return self._vhost.delete_queue(queue)
         if if_unused and queue.consumers:
             raise PreconditionFailedError(f"{what} in use: expected no consumers, got {len(queue.consumers)}")
         if if_empty and queue.message_count:

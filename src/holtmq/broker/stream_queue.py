@@ -13,7 +13,7 @@ from holtmq.broker.memory import MESSAGE_BYTES, UNACKNOWLEDGED_BYTES
 from holtmq.broker.ports import QueueHost
 from holtmq.broker.queued_message import QueuedMessage
 from holtmq.broker.traffic import Outflow
-from holtmq.errors import AccessRefusedError, NotImplementedByBrokerError, PreconditionFailedError, StoreError
+from holtmq.errors import NotImplementedByBrokerError, PreconditionFailedError, StoreError
 from holtmq.queueing.offset_header import OffsetHeader, offset_header
 from holtmq.queueing.publishing_id import numbered_by
 from holtmq.queueing.stream_filter import StreamFilter
@@ -34,6 +34,8 @@ ROUND_MESSAGES, ROUND_BYTES = 1000, 1024 * 1024
 """What a consumer gets at once, before it is the turn of the next one."""
 SCANNED_CHUNKS = 20
 """Chunks that are read in one turn. A filter may leave out all that they contain."""
+REFUSED_ARGUMENTS = ("x-priority", "x-cancel-on-ha-failover")
+"""Arguments of consumers of other queues."""
 READ_AGAIN_MS = 1000
 """Pause after the file could not be read."""
 LONGEST_TRIM_MS, SHORTEST_TRIM_MS = 60_000, 1000
@@ -59,6 +61,9 @@ class StreamQueue:
         self.owner = None
         self.consumers: list[Consumer] = []
         self.unsettled = 0
+        """Always 0, as in RabbitMQ: messages without an acknowledgement are among those of the stream."""
+        self._held = 0
+        """Deliveries that are not acknowledged."""
         self.outflow = Outflow()
         self.arrived = 0
         """Messages that were appended since the broker started, duplicates included."""
@@ -116,7 +121,7 @@ class StreamQueue:
 
     @property
     def acknowledged(self) -> int:
-        return self.outflow.acknowledged(self.unsettled)
+        return self.outflow.acknowledged(self._held)
 
     @property
     def is_doomed(self) -> bool:
@@ -124,7 +129,7 @@ class StreamQueue:
 
     def uncounted_memory(self) -> int:
         """Return by how many bytes the memory for messages has grown since the previous call."""
-        counted, self._counted_memory = self._counted_memory, (MESSAGE_BYTES + UNACKNOWLEDGED_BYTES) * self.unsettled
+        counted, self._counted_memory = self._counted_memory, (MESSAGE_BYTES + UNACKNOWLEDGED_BYTES) * self._held
         return self._counted_memory - counted
 
     def save_memory(self) -> None:
@@ -247,7 +252,7 @@ class StreamQueue:
 
     def hold(self, messages: list[QueuedMessage]) -> None:
         """Note that messages are unacknowledged, and release their content, which is never needed again."""
-        self.unsettled += len(messages)
+        self._held += len(messages)
         for message in messages:
             message.content = b""
 
@@ -256,26 +261,28 @@ class StreamQueue:
 
     def settle(self, message: QueuedMessage) -> None:
         """Note that a message was acknowledged. This gives its consumer credit."""
-        self.unsettled -= 1
+        self._held -= 1
 
     def take_back(self, message: QueuedMessage) -> None:
         """Note that a message was requeued, which is an acknowledgement like any other."""
-        self.unsettled -= 1
+        self._held -= 1
         self.outflow.requeued += 1
 
     def reject(self, message: QueuedMessage) -> None:
         """Note that a message was rejected, which is an acknowledgement like any other."""
-        self.unsettled -= 1
+        self._held -= 1
         self.outflow.rejected += 1
 
     def add_consumer(self, consumer: Consumer) -> None:
+        """Start a consumer. As in RabbitMQ, an exclusive one is not alone."""
         what = f"stream {self.name!r} in vhost {self.declared.vhost!r}"
-        if self.consumers and (consumer.is_exclusive or any(other.is_exclusive for other in self.consumers)):
-            raise AccessRefusedError(f"queue {self.name!r} in vhost {self.declared.vhost!r} in exclusive use")
-        if consumer.channel.prefetch:
-            raise NotImplementedByBrokerError(f"{what} does not support a global prefetch: expected one for each consumer")
+        for name in REFUSED_ARGUMENTS:
+            if name in consumer.arguments:
+                raise PreconditionFailedError(f"invalid arg {name!r} for consumer of {what}: expected none, it has no effect")
         if not consumer.prefetch:
             raise PreconditionFailedError(f"consumer prefetch count is not set for {what}: expected basic.qos before")
+        if consumer.channel.prefetch:
+            raise NotImplementedByBrokerError(f"{what} does not support a global prefetch: expected one for each consumer")
         if consumer.is_auto_ack:
             raise NotImplementedByBrokerError(f"{what} does not support no_ack: expected a consumer that acknowledges")
         wanted = StreamFilter.of(consumer.arguments)
@@ -312,8 +319,8 @@ class StreamQueue:
         """Do nothing: a stream does not expire."""
 
     def purge(self) -> int:
-        """Return the number of messages of a stream that is deleted. The journal removes them when it forgets the queue."""
-        return self.message_count
+        """Return 0, as RabbitMQ does when a stream is deleted. The journal removes its messages when it forgets the queue."""
+        return 0
 
     def on_time(self) -> None:
         """Continue after a pause, and remove what is too old."""

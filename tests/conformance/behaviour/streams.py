@@ -7,7 +7,7 @@ from typing import Any
 
 from holtmq.table import FieldValue
 from holtmq.wire import methods as wire
-from tests.amqp_client import Channel
+from tests.amqp_client import Channel, ClosedError
 from tests.conformance.behaviour.rule import Scene, closing, code, rule
 
 SECTION = "Streams"
@@ -117,11 +117,14 @@ def no_prefetch(scene: Scene) -> object:
     return closing(lambda: channel.consume(queue))
 
 
-@rule(SECTION, "consuming with a global prefetch", ("connection", 540, CONSUME))
+@rule(SECTION, "consuming with a global prefetch, alone and beside that of the consumer", [406, 540])
 def global_prefetch(scene: Scene) -> object:
     channel, queue = declared(scene)
-    channel.qos(10, is_global=True)
-    return closing(lambda: channel.consume(queue))
+    other = scene.channel()
+    other.qos(10)
+    for each in (channel, other):
+        each.qos(10, is_global=True)
+    return [code(lambda: channel.consume(queue)), code(lambda: other.consume(queue))]
 
 
 @rule(SECTION, "consuming with automatic acknowledgement", ("connection", 540, CONSUME))
@@ -131,7 +134,7 @@ def no_ack(scene: Scene) -> object:
     return closing(lambda: channel.consume(queue, no_ack=True))
 
 
-@rule(SECTION, "an exclusive consumer, and another one beside it", ["nothing closed", ("channel", 403, CONSUME)])
+@rule(SECTION, "an exclusive consumer, and another one beside it", ["nothing closed", "nothing closed"])
 def exclusive(scene: Scene) -> object:
     channel, queue = declared(scene)
     other = scene.channel()
@@ -140,11 +143,19 @@ def exclusive(scene: Scene) -> object:
     return [closing(lambda: channel.consume(queue, exclusive=True)), closing(lambda: other.consume(queue))]
 
 
-@rule(SECTION, "a consumer with x-priority", "nothing closed")
-def consumer_priority(scene: Scene) -> object:
-    channel, queue = declared(scene)
-    channel.qos(10)
-    return closing(lambda: channel.consume(queue, arguments={"x-priority": 1}))
+@rule(
+    SECTION,
+    "a consumer with arguments of other consumers, and with one that nobody knows",
+    {"x-priority": 406, "x-cancel-on-ha-failover": 406, "x-whatever": "nothing closed"},
+)
+def consumer_arguments(scene: Scene) -> object:
+    _, queue = declared(scene)
+    outcomes = {}
+    for name, value in (("x-priority", 1), ("x-cancel-on-ha-failover", True), ("x-whatever", 1)):
+        channel = scene.channel()
+        channel.qos(10)
+        outcomes[name] = code(channel.consume, queue, arguments={name: value})
+    return outcomes
 
 
 @rule(
@@ -204,26 +215,44 @@ def future_offset(scene: Scene) -> object:
     return late.bodies(1)[0]
 
 
-@rule(SECTION, "x-stream-offset of `soon`, 1w, the empty string, -1", [406, 406, 406, 406], rabbitmq=[541, 541, 541, 541])
+@rule(
+    SECTION,
+    "x-stream-offset of `soon`, 1w, the empty string, -1",
+    [406, 406, 406, 406],
+    rabbitmq=[541, 406, 541, "nothing closed"],
+)
 def bad_offsets(scene: Scene) -> object:
     _, queue = declared(scene)
     values: list[FieldValue] = ["soon", "1w", "", -1]
     return [code(reader, scene, queue, value) for value in values]
 
 
-@rule(SECTION, "an acknowledgement makes room for one more, and so do nack and reject", [b"ab", b"c", b"d", b"e", b"f"])
+@rule(SECTION, "an acknowledgement makes room for one more", [b"ab", b"c", b"de"])
 def credit(scene: Scene) -> object:
-    _, queue = declared(scene, b"a", b"b", b"c", b"d", b"e", b"f")
+    _, queue = declared(scene, b"a", b"b", b"c", b"d", b"e")
     channel = reader(scene, queue, prefetch=2)
     got = [b"".join(channel.bodies(2))]
     channel.ack(1)
     got += channel.bodies(1)
-    channel.nack(2, requeue=True)
-    got += channel.bodies(1)
-    channel.nack(3, requeue=False)
-    got += channel.bodies(1)
-    channel.reject(4, requeue=True)
-    return got + channel.bodies(1)
+    channel.ack(3, multiple=True)
+    return [*got, b"".join(channel.bodies(2))]
+
+
+@rule(SECTION, "basic.nack and basic.reject make room as well (RabbitMQ: in later versions)", b"abcd", rabbitmq=540)
+def refused(scene: Scene) -> object:
+    _, queue = declared(scene, b"a", b"b", b"c", b"d")
+    channel = reader(scene, queue, prefetch=1)
+    got = channel.bodies(1)
+    try:
+        channel.nack(1, requeue=True)
+        got += channel.bodies(1)
+        channel.nack(2, requeue=False)
+        got += channel.bodies(1)
+        channel.reject(3, requeue=True)
+        got += channel.bodies(1)
+    except ClosedError as error:
+        return error.code
+    return b"".join(got)
 
 
 @rule(SECTION, "what was not acknowledged is not redelivered as such", [(False, b"a"), (False, b"b")])
@@ -245,15 +274,11 @@ def purge(scene: Scene) -> object:
     return closing(lambda: channel.call(wire.QueuePurge(0, queue), wire.QueuePurgeOk))
 
 
-@rule(SECTION, "deleting a stream if it is empty, if it is unused, or anyway", [540, 540, "nothing closed"])
+@rule(SECTION, "deleting a stream that has messages and consumers, if it is empty and unused", 0)
 def delete(scene: Scene) -> object:
-    _, queue = declared(scene, b"a")
-    channels = [scene.channel() for _ in range(3)]
-    return [
-        code(lambda: channels[0].delete(queue, if_empty=True)),
-        code(lambda: channels[1].delete(queue, if_unused=True)),
-        code(lambda: channels[2].delete(queue)),
-    ]
+    channel, queue = declared(scene, b"a")
+    reader(scene, queue).deliveries(1)
+    return channel.delete(queue, if_empty=True, if_unused=True)
 
 
 @rule(SECTION, "the consumer of a stream that is deleted is cancelled", "c")
@@ -294,18 +319,6 @@ def transaction(scene: Scene) -> object:
     channel.publish("", queue, b"b")
     channel.call(wire.TxCommit(), wire.TxCommitOk)
     return reader(scene, queue).bodies(1)
-
-
-@rule(SECTION, "a stream takes dead letters", b"a")
-def dead_letters(scene: Scene) -> object:
-    _, queue = declared(scene)
-    other, source = scene.channel(), scene.queue()
-    other.declare(source, dead_letter_exchange="", dead_letter_routing_key=queue)
-    other.put(source, b"a")
-    event = other.get(source, no_ack=False)
-    assert event is not None
-    other.reject(event.method.delivery_tag, requeue=False)
-    return reader(scene, queue).bodies(1)[0]
 
 
 @rule(
