@@ -11,11 +11,13 @@ from pathlib import Path
 
 import pytest
 
+from holtmq.broker.definitions_import import import_definitions
 from holtmq.broker.stream_queue import StreamQueue
-from holtmq.errors import NotImplementedByBrokerError, PreconditionFailedError
+from holtmq.errors import DefinitionsError, NotImplementedByBrokerError, PreconditionFailedError
+from holtmq.queueing.stream_rules import StreamRules
 from holtmq.steps import complete
 from holtmq.table import FieldValue
-from holtmq.topology import Policy
+from holtmq.topology import Policy, Queue, Topology
 from holtmq.wire.content import Properties, raw_properties_of
 from tests.broker.conftest import START_MS, Bench, Client
 
@@ -412,6 +414,24 @@ def test_another_maximum_age_is_not_equivalent(bench: Bench) -> None:
     client.declare("t", durable=True, queue_type="stream", max_age="1D")
     with pytest.raises(PreconditionFailedError, match="inequivalent arg 'x-max-age'"):
         client.declare("t", durable=True, queue_type="stream", max_age="2D")
+
+
+def test_definitions_bring_streams(bench: Bench) -> None:
+    events = Queue("events", arguments={"x-queue-type": "stream", "x-max-age": "7D"})
+    policy = Policy("small", "^events$", {"max-length-bytes": 1000, "max-age": "1D"})
+    for _ in range(2):
+        complete(import_definitions(bench.broker, Topology(queues=(events,), policies=(policy,))))
+    assert stream(bench, "events").rules == StreamRules(1000, 86_400_000)
+    bad: list[dict[str, FieldValue]] = [{"x-max-length": 1}, {"x-max-age": "old"}]
+    for wrong in bad:
+        with pytest.raises(DefinitionsError, match="invalid arg 'x-max"):
+            complete(
+                import_definitions(
+                    bench.broker, Topology(queues=(Queue("other", arguments={"x-queue-type": "stream", **wrong}),))
+                )
+            )
+    with pytest.raises(DefinitionsError, match="invalid arg 'max-age'"):
+        complete(import_definitions(bench.broker, Topology(policies=(Policy("p", "", {"max-age": "old"}),))))
 
 
 def test_a_read_error_is_waited_out(

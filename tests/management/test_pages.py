@@ -218,6 +218,28 @@ def test_a_queue_is_created_used_and_deleted(page: Page, node: Node) -> None:
     assert [queue["name"] for queue in node.http.get("/api/queues")] == ["elsewhere"]
 
 
+def test_a_stream_is_read_from_an_offset(page: Page, node: Node) -> None:
+    node.http.put("/api/queues/%2F/events", {"arguments": {"x-queue-type": "stream"}})
+    with node.connect() as amqp:
+        channel = amqp.channel()
+        channel.confirm()
+        for number in range(12):
+            channel.publish("", "events", b"event %d" % number)
+            channel.next()
+        channel.qos(5)
+        channel.consume("events", "reader", arguments={"x-stream-offset": 4})
+        channel.deliveries(5)
+        page.goto(f"{node.http.base}/#/queues/%2F/events")
+        expect(page.get_by_text("0 to 11")).to_be_visible()
+        row = page.get_by_role("row").filter(has_text="reader")
+        expect(row.get_by_role("cell").nth(-2)).to_have_text("9")
+        expect(row.get_by_role("cell").last).to_have_text("3")
+        expect(page.get_by_role("button", name="Purge")).to_have_count(0)
+        page.get_by_label("From: first, last").fill("7")
+        button(page, "Read messages")
+        expect(page.get_by_label("Message 1")).to_contain_text("event 7")
+
+
 def test_an_exchange_and_its_bindings(page: Page, node: Node) -> None:
     node.http.put("/api/queues/%2F/q")
     visit(page, "exchanges")

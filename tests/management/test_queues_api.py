@@ -123,10 +123,17 @@ def test_a_stream_shows_its_offsets_and_is_read_from_any_of_them(node: Node) -> 
         channel.consume("s", "c", arguments={"x-stream-offset": 1})
         channel.bodies(2)
         shown = http.get(stream)
+        metrics = samples(node, "/metrics/per-object")
     assert (shown["messages_ready"], shown["first_offset"], shown["last_offset"]) == (5, 0, 4)
     assert 1 <= shown["segments"] <= 5
     (consumer,) = shown["consumer_details"]
     assert (consumer["offset"], consumer["lag"], consumer["arguments"]) == (3, 2, {"x-stream-offset": 1})
+    labels = (("queue", "s"), ("vhost", "/"))
+    for name, value in (("first_offset", 0), ("next_offset", 5), ("segments", shown["segments"])):
+        assert metrics[f"holtmq_stream_{name}"][labels] == value
+    assert metrics["holtmq_stream_consumer_lag"][("consumer", "c"), *labels] == 2
+    assert [queue["last_offset"] for queue in http.get("/api/queues?columns=last_offset")] == [4]
+    assert_answer(http.call("DELETE", f"{stream}/contents"), 400, "queue.purge is not supported by stream 's'")
     read = {"count": 2, "ackmode": "ack_requeue_false", "encoding": "auto"}
     for offset, expected in ((None, "01"), (3, "34"), ("last", "4"), ("1h", "01"), ("2001-01-01T00:00:00Z", "01"), (9, "")):
         found = http.post(f"{stream}/get", read if offset is None else {**read, "offset": offset}).body

@@ -315,6 +315,10 @@ class StreamQueue:
         """Return the offset of the next message for a consumer."""
         return self._readers[consumer].next_offset
 
+    def lag_of(self, consumer: Consumer) -> int:
+        """Return how many messages are stored from a consumer's place on."""
+        return max(0, self.extent.next_offset - self.next_offset_of(consumer))
+
     def use(self) -> None:
         """Do nothing: a stream does not expire."""
 

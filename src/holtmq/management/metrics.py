@@ -14,6 +14,7 @@ from typing import NamedTuple, TypeAlias
 
 from starlette.responses import Response
 
+from holtmq.broker.stream_queue import StreamQueue
 from holtmq.broker.traffic import Inflow, Outflow, Traffic
 from holtmq.compatibility import RABBITMQ_VERSION
 from holtmq.management.json_stream import streamed
@@ -45,6 +46,7 @@ def _metrics(node: Node, counted: Counted, rows: Sequence[QueueRow], *, per_obje
     yield from _messages(node, counted)
     if per_object:
         yield from _queues_one_by_one(rows)
+        yield from _streams_one_by_one(node)
         yield from _exchanges_one_by_one(counted)
         yield from _connections_one_by_one(node)
     else:
@@ -254,6 +256,24 @@ def _queues_one_by_one(rows: Sequence[QueueRow]) -> Iterator[Iterable[str]]:
         yield _gauge(f"rabbitmq_queue_{name}", text, _column(rows, place))
     arrived = _column(rows, len(QUEUE_GAUGES))
     yield _counter("holtmq_queue_messages_arrived_total", "Messages routed to a queue.", arrived)
+
+
+def _streams_one_by_one(node: Node) -> Iterator[Iterable[str]]:
+    streams = [
+        (queue, {"vhost": vhost.name, "queue": queue.name})
+        for vhost in node.broker.vhosts.values()
+        for queue in vhost.queues.values()
+        if isinstance(queue, StreamQueue)
+    ]
+    extents = [(labels, queue.extent) for queue, labels in streams]
+    first = [(labels, extent.first_offset) for labels, extent in extents]
+    yield _gauge("holtmq_stream_first_offset", "Offset of the first message of a stream.", first)
+    following = [(labels, extent.next_offset) for labels, extent in extents]
+    yield _gauge("holtmq_stream_next_offset", "Offset of the next message to be stored in a stream.", following)
+    chunks = [(labels, extent.chunks) for labels, extent in extents]
+    yield _gauge("holtmq_stream_segments", "Chunks of a stream.", chunks)
+    lags = [({**labels, "consumer": one.tag}, queue.lag_of(one)) for queue, labels in streams for one in queue.consumers]
+    yield _gauge("holtmq_stream_consumer_lag", "Messages of a stream that a consumer has not received yet.", lags)
 
 
 def _column(rows: Sequence[QueueRow], place: int) -> Iterator[Sample]:

@@ -256,8 +256,7 @@ def consumer_view(consumer: Consumer, owners: Mapping[Session, ConnectedClient])
 
 def _place_of(consumer: Consumer, stream: StreamQueue) -> dict[str, int]:
     """Return the next offset of a consumer of a stream, and how many messages are stored from there on."""
-    next_offset = stream.next_offset_of(consumer)
-    return {"offset": next_offset, "lag": max(0, stream.extent.next_offset - next_offset)}
+    return {"offset": stream.next_offset_of(consumer), "lag": stream.lag_of(consumer)}
 
 
 def moment(seconds: float) -> str:

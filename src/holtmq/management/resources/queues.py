@@ -110,7 +110,8 @@ def _counted_columns() -> tuple[str, ...]:
         "messages", "messages_ready", "messages_unacknowledged", "messages_details", "messages_ready_details",
         "messages_unacknowledged_details", "message_stats", "message_bytes", "message_bytes_ready", "messages_ram", "memory",
         "consumers", "effective_policy_definition", "exclusive_consumer_tag", "single_active_consumer_tag",
-        "consumer_utilisation", "operator_policy", "owner_pid_details",
+        "consumer_utilisation", "operator_policy", "owner_pid_details", "first_offset", "last_offset", "first_timestamp",
+        "last_timestamp", "segments",
     )  # fmt: skip
 
 

@@ -44,6 +44,12 @@ export const consumerColumns = [
   { label: "State", sort: "activity_status", show: (each) => html`<${Tag} kind=${each.active ? "on" : ""}>${each.exclusive ? "exclusive" : each.activity_status}<//>` },
 ];
 
+/** The place of a consumer in a stream. */
+export const placeColumns = [
+  { label: "Next offset", sort: "offset", number: true, show: (each) => count(each.offset) },
+  { label: "Lag", sort: "lag", number: true, show: (each) => count(each.lag) },
+];
+
 export function Consumers() {
   return html`<h1>Consumers</h1><${Listing} caption="consumers" url="/api/consumers" initialSort="queue.name" columns=${() => consumerColumns} empty="No consumers." />`;
 }

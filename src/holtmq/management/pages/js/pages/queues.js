@@ -3,15 +3,15 @@ import { at, call } from "../api.js";
 import { go, link, useResource } from "../state.js";
 import { ArgumentList, Arguments, Check, Choice, ConfirmButton, Facts, Failure, Figure, Form, Listing, DialogButton, Table, Tag, Text, readArguments } from "../parts.js";
 import { asLevels, asRates, Chart } from "../chart.js";
-import { bytes, count, rate, rateOf } from "../format.js";
+import { bytes, count, moment, rate, rateOf } from "../format.js";
 import { VhostChoice } from "../vhost-choice.js";
 import { BindForm, BindingTable } from "./bindings.js";
-import { consumerColumns } from "./channels.js";
+import { consumerColumns, placeColumns } from "./channels.js";
 import { Publish, shownName } from "./exchanges.js";
 
 const QUEUE_ARGUMENTS = [
   "x-message-ttl", "x-expires", "x-max-length", "x-max-length-bytes", "x-overflow", "x-dead-letter-exchange", "x-dead-letter-routing-key", "x-max-priority",
-  "x-single-active-consumer", "x-delivery-limit",
+  "x-single-active-consumer", "x-delivery-limit", "x-queue-type", "x-max-age", "x-stream-max-segment-size-bytes",
 ];
 const LISTED = "name,vhost,durable,auto_delete,exclusive,arguments,policy,messages,messages_ready,messages_unacknowledged,consumers,message_stats";
 
@@ -61,27 +61,31 @@ export function QueuePage({ of: [vhost, name] }) {
   };
   const stats = data?.message_stats ?? {};
   const policy = data && Object.keys(data.effective_policy_definition).length > 0;
+  const isStream = data?.type === "stream";
   return html`<p class="crumbs"><a href="#/queues">Queues</a> in virtual host ${vhost}</p>
     <div class="row spread"><h1>${name}</h1><div class="row">
       <a class="button" href=${`#/topology?vhost=${encodeURIComponent(vhost)}&focus=${encodeURIComponent(name)}`}>Show in topology</a>
-      <${DialogButton} label="Move messages">${(close) => html`<${MoveForm} vhost=${vhost} name=${name} ready=${data?.messages_ready} done=${() => { close(); reload(); }} />`}<//>
-      <${ConfirmButton} label="Purge" question=${`Delete all ${count(data?.messages_ready)} ready messages of ${name}? Unacknowledged messages stay.`} act=${purge} />
+      ${data && !isStream && html`<${DialogButton} label="Move messages">${(close) => html`<${MoveForm} vhost=${vhost} name=${name} ready=${data?.messages_ready} done=${() => { close(); reload(); }} />`}<//>
+      <${ConfirmButton} label="Purge" question=${`Delete all ${count(data?.messages_ready)} ready messages of ${name}? Unacknowledged messages stay.`} act=${purge} />`}
       <${ConfirmButton} label="Delete" question=${`Delete the queue ${name} with its ${count(data?.messages)} messages and its bindings?`} act=${remove} /></div></div>
     <${Failure} error=${error} />
-    ${data && html`<div class="figures by-6"><${Figure} label="ready" value=${count(data.messages_ready)} /><${Figure} label="unacknowledged" value=${count(data.messages_unacknowledged)} /><${Figure} label="incoming" value=${rate(rateOf(stats, "publish"))} /><${Figure} label="delivered" value=${rate(rateOf(stats, "deliver_get"))} /><${Figure} label="consumers" value=${count(data.consumers)} /><${Figure} label="message bodies" value=${bytes(data.message_bytes)} /></div>
+    ${data && html`<div class="figures by-6">${isStream
+      ? html`<${Figure} label="messages" value=${count(data.messages)} /><${Figure} label="last offset" value=${data.last_offset === null ? "none" : count(data.last_offset)} />`
+      : html`<${Figure} label="ready" value=${count(data.messages_ready)} /><${Figure} label="unacknowledged" value=${count(data.messages_unacknowledged)} />`}<${Figure} label="incoming" value=${rate(rateOf(stats, "publish"))} /><${Figure} label="delivered" value=${rate(rateOf(stats, "deliver_get"))} /><${Figure} label="consumers" value=${count(data.consumers)} /><${Figure} label=${isStream ? "in the file" : "message bodies"} value=${bytes(data.message_bytes)} /></div>
     <div class="grid">
       <div class="panel"><${Chart} title="Messages in this queue" lines=${{ ready: asLevels(data.messages_ready_details.samples), unacknowledged: asLevels(data.messages_unacknowledged_details.samples) }} /></div>
       <div class="panel"><${Chart} title="Message rates" isRate lines=${{ incoming: asRates(stats.publish_details?.samples), delivered: asRates(stats.deliver_get_details?.samples), acknowledged: asRates(stats.ack_details?.samples) }} /></div>
     </div>
     <section class="panel"><${Facts} of=${{
       durable: data.durable ? "yes" : "no", "auto-delete": data.auto_delete ? "yes" : null, exclusive: data.exclusive ? "yes" : null, arguments: Object.keys(data.arguments).length ? html`<${ArgumentList} value=${data.arguments} />` : null,
-      policy: data.policy, "policy definition": policy ? html`<${ArgumentList} value=${data.effective_policy_definition} />` : null, "messages in memory": count(data.messages_ram),
+      policy: data.policy, "policy definition": policy ? html`<${ArgumentList} value=${data.effective_policy_definition} />` : null, "messages in memory": isStream ? null : count(data.messages_ram),
+      offsets: isStream && data.last_offset !== null ? `${count(data.first_offset)} to ${count(data.last_offset)}` : null, stored: isStream && data.last_offset !== null ? `${moment(data.first_timestamp)} to ${moment(data.last_timestamp)}` : null, chunks: isStream ? count(data.segments) : null,
       "incoming from": data.incoming.length ? data.incoming.map((each) => `${shownName(each.exchange.name)} ${rate(each.stats.publish_details.rate)}`).join(", ") : null,
     }} /></section>
     <section class="panel"><div class="row spread"><h2>Bindings to this queue</h2><${DialogButton} label="Bind" title=${`Bind ${name}`} kind="primary">${(close) => html`<${BindForm} vhost=${vhost} queue=${name} done=${() => { close(); bindings.reload(); }} />`}<//></div>
       <${BindingTable} caption="Bindings to this queue" omit="To" rows=${bindings.data ?? []} reload=${bindings.reload} /></section>
-    <section class="panel"><h2>Consumers</h2><${Table} caption="Consumers of this queue" rows=${data.consumer_details} columns=${consumerColumns.slice(1)} empty="No consumers." /></section>
-    <section class="panel"><h2>Get messages</h2><${GetMessages} url=${url} after=${reload} /></section>
+    <section class="panel"><h2>Consumers</h2><${Table} caption="Consumers of this queue" rows=${data.consumer_details} columns=${[...consumerColumns.slice(1), ...(isStream ? placeColumns : [])]} empty="No consumers." /></section>
+    <section class="panel"><h2>${isStream ? "Read messages" : "Get messages"}</h2><${GetMessages} url=${url} isStream=${isStream} after=${reload} /></section>
     <section class="panel"><h2>Publish to this queue</h2><${Publish} vhost=${vhost} exchange="amq.default" routingKey=${name} /></section>`}`;
 }
 
@@ -106,18 +110,20 @@ const MODES = [
   { value: "reject_requeue_false", label: "Reject the messages (dead-letters or removes them)" },
 ];
 
-function GetMessages({ url, after }) {
+function GetMessages({ url, isStream, after }) {
   const [messages, setMessages] = useState(null);
   const submit = async ({ elements }) => {
-    const body = { count: Number(elements.count.value), ackmode: elements.mode.value, encoding: "auto", truncate: 50000 };
+    const body = { count: Number(elements.count.value), ackmode: elements.mode?.value ?? "ack_requeue_true", encoding: "auto", truncate: 50000 };
+    if (isStream) body.offset = /^\d+$/.test(elements.offset.value) ? Number(elements.offset.value) : elements.offset.value;
     setMessages(await call("POST", `${url}/get`, body));
     after();
   };
-  return html`<${Form} label="Get messages" submit=${submit}>
-    <div class="fields"><${Text} label="Number of messages" name="count" type="number" min="1" max="1000" defaultValue="1" /><${Choice} label="Then" name="mode" options=${MODES} /></div>
-    <div role="status">${messages && !messages.length && html`<p class="quiet">The queue is empty.</p>`}
+  const place = html`<${Text} label="From: first, last, an offset, a time, or an interval such as 1h" name="offset" defaultValue="first" required />`;
+  return html`<${Form} label=${isStream ? "Read messages" : "Get messages"} submit=${submit}>
+    <div class="fields"><${Text} label="Number of messages" name="count" type="number" min="1" max="1000" defaultValue="1" />${isStream ? place : html`<${Choice} label="Then" name="mode" options=${MODES} />`}</div>
+    <div role="status">${messages && !messages.length && html`<p class="quiet">${isStream ? "No messages from there on." : "The queue is empty."}</p>`}
     ${messages?.map((each, place) => html`<article class="panel" aria-label=${`Message ${place + 1}`}><${Facts} of=${{
-      exchange: shownName(each.exchange), "routing key": html`<code>${each.routing_key}</code>`, redelivered: each.redelivered ? "yes" : null, properties: Object.keys(each.properties).length ? html`<${ArgumentList} value=${each.properties} />` : null, size: bytes(each.payload_bytes),
+      offset: isStream ? count(each.offset) : null, stored: isStream ? moment(each.timestamp) : null, exchange: shownName(each.exchange), "routing key": html`<code>${each.routing_key}</code>`, redelivered: each.redelivered ? "yes" : null, properties: Object.keys(each.properties).length ? html`<${ArgumentList} value=${each.properties} />` : null, size: bytes(each.payload_bytes),
     }} /><pre class="payload" tabindex="0">${each.payload}</pre>${each.payload_encoding === "base64" && html`<small class="quiet">The payload is binary; it is shown in base64.</small>`}</article>`)}</div>
   <//>`;
 }
