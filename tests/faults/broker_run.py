@@ -30,12 +30,14 @@ QUEUES: dict[str, dict[str, object]] = {
     "timed": {"x-message-ttl": HOUR_MS, "x-expires": HOUR_MS},
     "dead": {},
 }
+STREAMS: dict[str, dict[str, object]] = {"log": {"x-queue-type": "stream"}}
 ROUTES: Sequence[tuple[str, str, Sequence[str]]] = (
     ("", "plain", ("plain",)),
     ("", "other", ("other",)),
     ("", "ranked", ("ranked",)),
     ("", "timed", ("timed",)),
-    ("all", "k", ("plain", "other", "ranked", "timed")),
+    ("", "log", ("log",)),
+    ("all", "k", ("plain", "other", "ranked", "timed", "log")),
     ("some", "x.other.y", ("other",)),
     ("some", "x.both.y", ("other", "ranked")),
 )
@@ -52,7 +54,7 @@ Fault: TypeAlias = "Callable[[BrokerRun, random.Random], AbstractContextManager[
 
 
 def new_ledger() -> Ledger:
-    return Ledger(prioritized=["ranked"], unordered=["dead"])
+    return Ledger(prioritized=["ranked"], unordered=["dead"], streams=STREAMS)
 
 
 class FaultyBroker(BrokerProcess):
@@ -167,12 +169,12 @@ class BrokerRun:
 
     def _declare(self) -> None:
         with Client(self.broker.port, "declarer") as client:
-            for queue, arguments in {**QUEUES, SYNC_QUEUE: {}}.items():
+            for queue, arguments in {**QUEUES, **STREAMS, SYNC_QUEUE: {}}.items():
                 client.call(wire.QueueDeclare(0, queue, False, True, False, False, False, arguments), wire.QueueDeclareOk)  # type: ignore[arg-type]
             for exchange, kind in (("all", "fanout"), ("some", "topic")):
                 method = wire.ExchangeDeclare(0, exchange, kind, False, True, False, False, False, {})
                 client.call(method, wire.ExchangeDeclareOk)
-            bindings = [(queue, "all", "") for queue in ("plain", "other", "ranked", "timed")]
+            bindings = [(queue, "all", "") for queue in ("plain", "other", "ranked", "timed", "log")]
             bindings += [("other", "some", "#.other.#"), ("other", "some", "*.both.*"), ("ranked", "some", "x.both.#")]
             for queue, exchange, key in bindings:
                 client.call(wire.QueueBind(0, queue, exchange, key, False, {}), wire.QueueBindOk)
@@ -225,10 +227,19 @@ class BrokerRun:
 
     def _compare(self) -> None:
         with Auditor(self.broker.port) as auditor:
-            self.ledger.audit(found := auditor.read(QUEUES))
+            found = auditor.read(QUEUES)
+            streams = auditor.read_streams(STREAMS)
+            self.ledger.audit({**found, **streams})
             if sum(map(len, found.values())) > FULL:
                 auditor.take_all()
                 self.ledger.take(found)
+            full = [stream for stream, messages in streams.items() if len(messages) > FULL]
+        for stream in full:
+            with Client(self.broker.port, "deleter") as client:
+                client.call(wire.QueueDelete(0, stream), wire.QueueDeleteOk)
+            self.ledger.forget_stream(stream)
+        if full:
+            self._declare()
 
 
 def _channel(number: int) -> int:

@@ -10,12 +10,13 @@ import select
 import socket
 import struct
 import time
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from contextlib import suppress
 from types import TracebackType
 from typing import Self
 
 from holtmq.protocol.client_connection import ClientConnection, ClientEvent, ClientOptions, Delivery, ReceivedMethod, Settlement
+from holtmq.table import EMPTY_TABLE, FieldValue
 from holtmq.wire import methods as wire
 from holtmq.wire.content import encode_properties, make_content, on_channel
 from holtmq.wire.frames import method_frame
@@ -26,6 +27,8 @@ from tests.faults.ledger import Found, Ledger, Mark, ViolationError
 SYNC_QUEUE = "sync"
 """Takes the messages whose confirms tell that the acknowledgements before them are on disk."""
 CHUNK = 1 << 16
+MOST_UNACKNOWLEDGED = 65_535
+"""The largest prefetch count."""
 
 
 class Client:
@@ -296,10 +299,15 @@ class Auditor(Client):
     def read(self, queues: Iterable[str]) -> dict[str, list[Found]]:
         return {queue: self._read(queue) for queue in queues}
 
-    def _read(self, queue: str) -> list[Found]:
+    def read_streams(self, streams: Iterable[str]) -> dict[str, list[Found]]:
+        """Read whole streams. Read queues before, without this prefetch."""
+        self.call(wire.BasicQos(0, MOST_UNACKNOWLEDGED, False), wire.BasicQosOk)
+        return {stream: self._read(stream, {"x-stream-offset": "first"}) for stream in streams}
+
+    def _read(self, queue: str, arguments: Mapping[str, FieldValue] = EMPTY_TABLE) -> list[Found]:
         self._found = []
         counted = self._count(queue)
-        self.call(wire.BasicConsume(0, queue, queue, False, False, False, False, {}), wire.BasicConsumeOk)
+        self.call(wire.BasicConsume(0, queue, queue, False, False, False, False, arguments), wire.BasicConsumeOk)
         deadline = time.monotonic() + PATIENCE_S
         while len(self._found) < counted:
             if time.monotonic() > deadline or self.is_lost:

@@ -86,15 +86,20 @@ Place = tuple[str, Mark]
 
 
 class Ledger:
-    """Queues named as `prioritized` keep the order within a priority only, and those named as `unordered` keep none."""
+    """Queues named as `prioritized` keep the order within a priority only, and those named as `unordered` keep none.
 
-    def __init__(self, *, prioritized: Iterable[str] = (), unordered: Iterable[str] = ()) -> None:
+    Those named as `streams` keep every message, a transient one too, at its place.
+    """
+
+    def __init__(self, *, prioritized: Iterable[str] = (), unordered: Iterable[str] = (), streams: Iterable[str] = ()) -> None:
         self.entries: dict[Place, Entry] = {}
         self.gone: dict[Place, int] = {}
         """What was acknowledged for certain, with the attempt in which it was."""
         self.perished: set[Mark] = set()
         """Transient messages of a broker that has ended."""
         self._prioritized, self._unordered = frozenset(prioritized), frozenset(unordered)
+        self.streams: dict[str, list[Mark]] = {stream: [] for stream in streams}
+        """What the last audit has found in each stream."""
         self.last: dict[tuple[str, str, int, int], int] = {}
         self.history: deque[tuple[str, str, object]] = deque(maxlen=REMEMBERED)
         self.counts = dict.fromkeys(("published", "confirmed", "delivered", "redelivered", "acknowledged", "audited"), 0)
@@ -104,6 +109,7 @@ class Ledger:
         other = copy(self)
         other.entries = {place: entry.copy() for place, entry in self.entries.items()}
         other.gone, other.perished = dict(self.gone), set(self.perished)
+        other.streams = dict(self.streams)
         other.last, other.history, other.counts = dict(self.last), self.history.copy(), dict(self.counts)
         return other
 
@@ -179,7 +185,7 @@ class Ledger:
     def end_broker(self) -> None:
         """Record that the broker has ended. Transient messages end with it."""
         self.last.clear()
-        for place in [place for place in self.entries if not place[1].is_persistent]:
+        for place in [place for place in self.entries if not place[1].is_persistent and place[0] not in self.streams]:
             del self.entries[place]
             self.perished.add(place[1])
 
@@ -200,6 +206,8 @@ class Ledger:
         present: set[Place] = set()
         for queue, messages in found.items():
             self._check_found(queue, messages, present)
+            if queue in self.streams:
+                self._check_places(queue, [Mark.of(message.body) for message in messages])
             self.counts["audited"] += len(messages)
         here = {place: entry for place, entry in self.entries.items() if place[0] in found}
         self._check_lost(here, present)
@@ -213,6 +221,18 @@ class Ledger:
             for message in messages:
                 self.sync(queue, Mark.of(message.body))
 
+    def forget_stream(self, stream: str) -> None:
+        """Record that a stream was deleted, and that an empty one has its name."""
+        self.streams[stream] = []
+        self.entries = {place: entry for place, entry in self.entries.items() if place[0] != stream}
+
+    def _check_places(self, stream: str, marks: list[Mark]) -> None:
+        """Check that what was in a stream is where it was."""
+        for place, before in enumerate(self.streams[stream]):
+            if place >= len(marks) or marks[place] != before:
+                self._fail(before, f"{before} was at offset {place} of {stream}, and is not there any more")
+        self.streams[stream] = marks
+
     def _check_found(self, queue: str, messages: Sequence[Found], present: set[Place]) -> None:
         """Check each message that is in a queue, and add it to what is present."""
         last: dict[tuple[int, int], Mark] = {}
@@ -221,7 +241,10 @@ class Ledger:
             entry = self._known(queue, mark)
             if (queue, mark) in present:
                 self._fail(mark, f"{mark} is in {queue} twice")
-            if entry.is_delivered and message.attempts is None and not message.is_redelivered:
+            if queue in self.streams and message.is_redelivered:
+                self._fail(mark, f"{mark} is read from {queue} with `redelivered`")
+            is_again = entry.is_delivered and queue not in self.streams
+            if is_again and message.attempts is None and not message.is_redelivered:
                 self._fail(mark, f"{mark} is delivered from {queue} again, without `redelivered`")
             if message.attempts is not None and message.attempts < max(entry.attempts, default=0):
                 self._fail(mark, f"{mark} in {queue} counts {message.attempts} attempts, after {entry.attempts}")
@@ -256,7 +279,7 @@ class Ledger:
     def _known(self, queue: str, mark: Mark) -> Entry:
         if (queue, mark) in self.gone:
             self._fail(mark, f"{mark} was acknowledged in {queue}, and came back")
-        if mark in self.perished:
+        if mark in self.perished and queue not in self.streams:
             self._fail(mark, f"{mark} is transient, and survived the end of the broker")
         entry = self.entries.get((queue, mark))
         if entry is None:

@@ -18,7 +18,7 @@ from holtmq.store.records import Durability
 from holtmq.testing import running_broker
 from holtmq.wire import methods as wire
 from tests.embedded.test_processes import assert_sound
-from tests.faults.broker_run import QUEUES, BrokerRun, new_ledger
+from tests.faults.broker_run import QUEUES, STREAMS, BrokerRun, new_ledger
 from tests.faults.client import Auditor, Client, Consumer, Publisher, TransactionPublisher
 from tests.faults.embedded_run import Workers, contents, enter
 from tests.faults.ledger import Ledger, ViolationError
@@ -202,7 +202,7 @@ def _shim(folder: Path, library: Path) -> Shim:
 def _audit_broker(folder: Path, ledger: Ledger) -> None:
     ledger.end_broker()
     with running_broker(folder / "broker.db", durability="off") as broker, Auditor(broker.port) as auditor:
-        ledger.audit(auditor.read(QUEUES))
+        ledger.audit({**auditor.read(QUEUES), **auditor.read_streams(STREAMS)})
     assert_sound(folder / "broker.db")
 
 

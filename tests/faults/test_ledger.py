@@ -151,3 +151,35 @@ def test_a_report_that_was_overtaken_by_an_acknowledgement_is_no_violation(ledge
     ledger.claim("q", FIRST.body(), 1)
     with pytest.raises(ViolationError, match="came back"):
         ledger.claim("q", FIRST.body(), 3)
+
+
+@pytest.fixture
+def streaming() -> Ledger:
+    """A persistent message and a transient one are in a stream for certain, and a reader has seen them."""
+    ledger = Ledger(streams=["q"])
+    for mark in (FIRST, TRANSIENT):
+        ledger.publish(mark, ["q"])
+        ledger.confirm(mark, ["q"])
+    ledger.audit(found(FIRST, TRANSIENT))
+    return ledger
+
+
+def test_a_stream_keeps_everything_and_is_read_again(streaming: Ledger) -> None:
+    streaming.end_broker()
+    other = Mark(2, 1)
+    streaming.publish(other, ["q"])
+    streaming.audit(found(FIRST, TRANSIENT, other))
+    streaming.forget_stream("q")
+    streaming.audit(found())
+
+
+def test_a_message_of_a_stream_that_has_moved(streaming: Ledger) -> None:
+    other = Mark(2, 1)
+    streaming.publish(other, ["q"])
+    with pytest.raises(ViolationError, match=r"1\.1 was at offset 0 of q, and is not there any more"):
+        streaming.audit(found(other, FIRST, TRANSIENT))
+
+
+def test_a_message_of_a_stream_that_is_redelivered(streaming: Ledger) -> None:
+    with pytest.raises(ViolationError, match="with `redelivered`"):
+        streaming.audit(found(FIRST, TRANSIENT, redelivered=True))
