@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from functools import lru_cache
+from struct import Struct
 from typing import NamedTuple
 
 from holtmq.errors import FrameError
@@ -57,6 +59,14 @@ class OffsetFrames(NamedTuple):
     after_offset: bytes | None
     without_offset: bytes
     end: bytes
+
+    def contents(self, first_offset: int, bodies: Sequence[bytes]) -> list[Content]:
+        """Return the content of messages of this size with consecutive offsets."""
+        start, middle, _, end = self
+        if middle is None:
+            return [self.content(offset, body) for offset, body in enumerate(bodies, first_offset)]
+        pack = Struct(f">{len(start)}sQ{len(middle)}s{len(bodies[0])}s{len(end)}s").pack
+        return [pack(start, offset, middle, body, end) for offset, body in enumerate(bodies, first_offset)]
 
     def content(self, offset: int, body: bytes) -> Content:
         start, middle, without, end = self

@@ -147,6 +147,16 @@ class StreamChunk:
             raise DamagedChunkError(self.damage or "a message is damaged")
         return [StreamEntry(*message[2:], message.timestamp_ms) for message in self.messages()]
 
+    @property
+    def is_plain(self) -> bool:
+        """Whether all messages are intact, and have the same origin and properties."""
+        return self.is_intact and len(self.origins) == len(self.properties) == 1
+
+    def bodies(self, place: int, limit: int) -> list[bytes]:
+        """Return the bodies of messages from a place on."""
+        content = self._content
+        return [content[start:end] for start, end in pairwise(self._ends[place : place + limit + 1])]
+
     def body(self, place: int) -> bytes:
         ends = self._ends
         return self._content[ends[place] : ends[place + 1]]
