@@ -244,6 +244,18 @@ def test_a_transaction_appends_its_messages_when_it_commits(bench: Bench, client
     assert consume(bench).bodies == [b"1"]
 
 
+def test_a_transaction_that_outlives_the_stream_leaves_nothing_behind(bench: Bench, client: Client) -> None:
+    other = bench.client()
+    other.channel.select_transactions()
+    other.publish("", "s", b"0")
+    publish(bench, client, 0, 1)
+    client.channel.declarer.delete_queue("s", if_unused=False, if_empty=False)
+    other.channel.commit()
+    bench.to_disk()
+    with closing(sqlite3.connect(bench.database.path)) as file:
+        assert file.execute("SELECT count(*) FROM stream_chunks").fetchone() == (0,)
+
+
 def test_a_filter_is_exact(bench: Bench, client: Client) -> None:
     for number, value in enumerate(["a", "b", None, "a", "c", 7]):
         publish(bench, client, number, 1, **({} if value is None else {"x-stream-filter-value": value}))

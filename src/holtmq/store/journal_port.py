@@ -14,7 +14,7 @@ from holtmq.accounts import Permission, TopicPermission, User
 from holtmq.store.chunk import Chunk, LoggedMessage, Reading, Unwritten
 from holtmq.store.records import StoredRow
 from holtmq.store.stream_chunk import StreamChunk
-from holtmq.store.stream_port import StreamEntry, StreamExtent
+from holtmq.store.stream_port import StreamChange, StreamExtent
 from holtmq.topology import Binding, Exchange, Parameter, Policy, Queue, Removal
 
 
@@ -99,14 +99,13 @@ class JournalPort(Protocol):
     def id_ahead(self, queue_id: int, priority: int, after_id: int, number: int) -> int | None:
         """Return the id of a message that is at least this many places after an id, or the last one on disk."""
 
-    def begin_stream(self, queue_id: int, chunk_bytes: int, max_bytes: int | None, since_ms: int | None) -> None:
+    def begin_stream(
+        self, queue_id: int, chunk_bytes: int, max_bytes: int | None = None, since_ms: int | None = None
+    ) -> StreamChange:
         """Let the batch change a stream: append messages in chunks, then remove the first chunks that are too many or too old.
 
-        Call it before the first `append` in each batch.
+        Call it once in each batch, and add the messages to what it returns for as long as that is open.
         """
-
-    def append(self, queue_id: int, entry: StreamEntry) -> None:
-        """Append a message to a stream."""
 
     def stream_chunk(self, queue_id: int, offset: int) -> StreamChunk | None:
         """Return the chunk of a stream with this offset, or the first one after it, if it is on disk."""

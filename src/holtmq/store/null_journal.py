@@ -8,7 +8,7 @@ from contextlib import AbstractContextManager, nullcontext
 from holtmq.store.chunk import Reading
 from holtmq.store.journal_port import JournalPort, StorableMessage
 from holtmq.store.records import StoredRow
-from holtmq.store.stream_port import StreamExtent
+from holtmq.store.stream_port import StreamChange, StreamExtent
 from holtmq.topology import Queue
 
 
@@ -55,6 +55,11 @@ class NullJournal(JournalPort):
     def id_ahead(self, queue_id: int, priority: int, after_id: int, number: int) -> int | None:
         return None
 
+    def begin_stream(
+        self, queue_id: int, chunk_bytes: int, max_bytes: int | None = None, since_ms: int | None = None
+    ) -> StreamChange:
+        return StreamChange()
+
     def stream_chunk(self, queue_id: int, offset: int) -> None:
         return None
 
@@ -76,8 +81,6 @@ class NullJournal(JournalPort):
     def _ignore(self, *_: object, **__: object) -> None:
         """Store nothing."""
 
-    begin_stream = _ignore
-    append = _ignore
     add = _ignore
     remove = _ignore
     returned = _ignore

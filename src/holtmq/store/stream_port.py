@@ -7,7 +7,7 @@ offsets are assigned there, so that several processes can append. A stream is kn
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, NamedTuple, Protocol
 
 from holtmq.steps import Steps
@@ -28,6 +28,19 @@ class StreamEntry(NamedTuple):
     publisher: str | None = None
     """A publisher that numbers its messages. One whose number is not higher than the publisher's last is a duplicate."""
     publishing_id: int = 0
+
+
+@dataclass(slots=True)
+class StreamChange:
+    """What a batch appends to a stream, and what retention removes from it then. While it is open, entries may be added."""
+
+    chunk_bytes: int = 0
+    max_bytes: int | None = None
+    since_ms: int | None = None
+    entries: list[StreamEntry] = field(default_factory=list)
+    size: int = 0
+    """Bytes of the bodies."""
+    is_open: bool = True
 
 
 class StreamMessage(NamedTuple):

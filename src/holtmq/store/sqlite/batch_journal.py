@@ -27,14 +27,14 @@ from holtmq.store.sqlite.chunk_log import ChunkLog
 from holtmq.store.sqlite.damage import keep_damaged_message, lenient_text, name_of_queue, report, report_chunk, set_aside
 from holtmq.store.sqlite.database import SqliteDatabase
 from holtmq.store.sqlite.declarations import SqliteDeclarations
-from holtmq.store.sqlite.journal_batch import Batch, Purge, StreamChange
+from holtmq.store.sqlite.journal_batch import Batch, Purge
 from holtmq.store.sqlite.keys import RoutingKeys
 from holtmq.store.sqlite.message_store import FREE_MESSAGE
 from holtmq.store.sqlite.recovery import recover
 from holtmq.store.sqlite.sqlite_errors import translated
 from holtmq.store.sqlite.stream_log import StreamLog
 from holtmq.store.stream_chunk import StreamChunk
-from holtmq.store.stream_port import StreamEntry, StreamExtent
+from holtmq.store.stream_port import StreamChange, StreamExtent
 from holtmq.topology import Binding, Exchange, Parameter, Policy, Queue, Removal
 
 DUE = """
@@ -105,12 +105,12 @@ class SqliteJournal:
     @property
     def size(self) -> int:
         writing = self._writing  # read once: the thread that commits clears it
-        return self._collecting.size + (writing.size if writing else 0)
+        return self._collecting.total_size + (writing.total_size if writing else 0)
 
     @property
     def writing_size(self) -> int:
         """Bytes of message bodies in the batch that is being written."""
-        return self._writing.size if self._writing else 0
+        return self._writing.total_size if self._writing else 0
 
     @property
     def memory(self) -> int:
@@ -173,13 +173,11 @@ class SqliteJournal:
             batch.tied += batch.removed[before:]
             del batch.removed[before:]
 
-    def begin_stream(self, queue_id: int, chunk_bytes: int, max_bytes: int | None, since_ms: int | None) -> None:
-        self._collecting.append(queue_id, StreamChange(chunk_bytes, max_bytes, since_ms))
-
-    def append(self, queue_id: int, entry: StreamEntry) -> None:
-        batch = self._collecting
-        batch.streams[queue_id].entries.append(entry)
-        batch.size += len(entry.body)
+    def begin_stream(
+        self, queue_id: int, chunk_bytes: int, max_bytes: int | None = None, since_ms: int | None = None
+    ) -> StreamChange:
+        change = self._collecting.streams[queue_id] = StreamChange(chunk_bytes, max_bytes, since_ms)
+        return change
 
     def returned(self, message: StorableMessage, queue_id: int, count: int) -> None:
         self._collecting.returned[message.id, queue_id] = (message, count)
@@ -277,6 +275,7 @@ class SqliteJournal:
     def gather(self) -> None:
         """End the collection of a batch, which has the changes of the previous one if that failed."""
         collected, self._collecting = self._collecting, Batch(self._collecting.number + 1)
+        collected.close()
         if self._writing is None:
             self._writing = collected
         else:

@@ -9,26 +9,12 @@ from typing import TypeAlias
 from holtmq.store.chunk import Chunk
 from holtmq.store.journal_port import StorableMessage
 from holtmq.store.log_port import Alone, Gone, Place
-from holtmq.store.stream_port import StreamEntry
+from holtmq.store.stream_port import StreamChange
 
 Shared: TypeAlias = tuple[StorableMessage, dict[int, Place]]
 """A message for several queues, with priority and expiry in each. Queues that it has left are taken out."""
 Purge: TypeAlias = tuple[int, Collection[StorableMessage]]
 """A queue to empty, and the messages to keep."""
-
-
-@dataclass(slots=True)
-class StreamChange:
-    """What is appended to a stream, and what retention removes from it then."""
-
-    chunk_bytes: int
-    max_bytes: int | None
-    since_ms: int | None
-    entries: list[StreamEntry] = field(default_factory=list)
-
-    @property
-    def size(self) -> int:
-        return sum([len(entry.body) for entry in self.entries])
 
 
 @dataclass(slots=True)
@@ -60,7 +46,7 @@ class Batch:
     delivered: dict[tuple[int, int], int] = field(default_factory=dict)
     """By queue and priority: the id up to which messages may have been delivered."""
     size: int = 0
-    """Bytes of the message bodies."""
+    """Bytes of the message bodies, without those for streams."""
 
     def __bool__(self) -> bool:
         has_messages = self.alone or self.shared or self.late or self.removed or self.tied or self.unplaced
@@ -76,6 +62,11 @@ class Batch:
             f"{len(self.alone) + len(self.shared) + len(self.late) + appended} messages, {removals} acknowledgements and "
             f"{others} other changes, none of which was confirmed"
         )
+
+    @property
+    def total_size(self) -> int:
+        """Bytes of all message bodies."""
+        return self.size + sum([change.size for change in self.streams.values()])
 
     @property
     def has_relief(self) -> bool:
@@ -130,13 +121,19 @@ class Batch:
         """Remove all that is stored of a deleted queue."""
         self.forgotten.append(queue_id)
         if (change := self.streams.pop(queue_id, None)) is not None:
-            self.size -= change.size
+            change.is_open = False
+
+    def close(self) -> None:
+        """Note that nothing more is added."""
+        for change in self.streams.values():
+            change.is_open = False
 
     def append(self, queue_id: int, later: StreamChange) -> None:
         """Add the next batch's change of a stream."""
         change = self.streams.setdefault(queue_id, later)
         if change is not later:
             change.entries += later.entries
+            change.size += later.size
             change.chunk_bytes, change.max_bytes, change.since_ms = later.chunk_bytes, later.max_bytes, later.since_ms
 
     def mark(self, queue_id: int, priority: int, up_to: int) -> None:
