@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from datetime import datetime
 from functools import cache
 from hashlib import blake2b
-from math import log
+from math import log, prod
 from typing import Any
 from zlib import crc32
 
@@ -25,8 +25,8 @@ def chosen(bindings: list[Binding], text: str) -> list[Binding]:
     slot = crc32(text.encode()) % 65536
 
     def score(destination: tuple[str, str]) -> float:
-        drawn = blake2b(f"{slot}:{':'.join(destination)}".encode(), digest_size=8).hexdigest()
-        return -log(1 - int(drawn, 16) / 2**64) / weights[destination]
+        seeds = (int(blake2b(text.encode(), digest_size=8).hexdigest(), 16) for text in (str(slot), ":".join(destination)))
+        return -log(1 - prod(seeds) % 2**64 / 2**64) / weights[destination]
 
     return [b for b in bindings if (b.destination_type, b.destination) == min(weights, key=score)]
 

@@ -25,12 +25,13 @@ from holtmq.topology.weight import CONSISTENT_HASH, weight_of
 SLOTS = 65_536
 HASH_HEADER, HASH_PROPERTY = "hash-header", "hash-property"
 _DRAWS = 2**64
-"""The number of values of a draw, which is 8 bytes of BLAKE2b."""
+"""The number of values of a draw."""
+_LAST_DRAW = _DRAWS - 1
 _CLOSE = 1 + 1e-9
 """Scores that differ by less are compared exactly. The error of a floating-point score is a millionth of that."""
 _EXACT = Context(prec=100)
 
-Draw: TypeAlias = tuple[bytes, "_Bucket"]
+Draw: TypeAlias = tuple[int, "_Bucket"]
 
 
 class _Bucket:
@@ -40,7 +41,7 @@ class _Bucket:
 
     def __init__(self, name: tuple[str, str]) -> None:
         self.name = name
-        self.seed = b":%s:%s" % (name[0].encode(), name[1].encode())
+        self.seed = _seed_of(":".join(name))
         self.weight = 0
         self.bindings: set[Binding] = set()
 
@@ -55,8 +56,8 @@ class ConsistentHashMatcher(Matcher):
         self.reads_routing_key = header is None
         self._header = header
         self._buckets: dict[tuple[str, str], _Bucket] = {}
-        self._by_weight: dict[int, list[_Bucket]] = {}
-        """The buckets in the order of their names, by weight; empty after a change."""
+        self._by_weight: dict[int, tuple[list[int], list[_Bucket]]] = {}
+        """The seeds of the buckets and the buckets, in the order of their names, by weight; empty after a change."""
         self._owners: dict[int, _Bucket] = {}
         self._total = 0
 
@@ -140,11 +141,13 @@ class ConsistentHashMatcher(Matcher):
     def _choose(self, slot: int) -> _Bucket:
         """Return the owner of a slot. Of equal weights the lowest draw wins, so only one of each weight is compared."""
         if not self._by_weight:
-            for name in sorted(self._buckets):
-                self._by_weight.setdefault(self._buckets[name].weight, []).append(self._buckets[name])
-        prefix, best = b"%d" % slot, list[Draw]()
-        for buckets in self._by_weight.values():
-            draws = [blake2b(prefix + bucket.seed, digest_size=8).digest() for bucket in buckets]
+            for _, bucket in sorted(self._buckets.items()):
+                seeds, buckets = self._by_weight.setdefault(bucket.weight, ([], []))
+                seeds.append(bucket.seed)
+                buckets.append(bucket)
+        factor, best = _seed_of(str(slot)), list[Draw]()
+        for seeds, buckets in self._by_weight.values():
+            draws = [seed * factor & _LAST_DRAW for seed in seeds]
             lowest = min(draws)
             best.append((lowest, buckets[draws.index(lowest)]))
         return best[0][1] if len(best) == 1 else _lowest_score(best)
@@ -152,16 +155,20 @@ class ConsistentHashMatcher(Matcher):
 
 def _lowest_score(draws: list[Draw]) -> _Bucket:
     """Return the bucket with the lowest -ln(1 - draw) / weight, whatever the floating-point library of the machine."""
-    scores = [-log1p(-min(int.from_bytes(draw) / _DRAWS, 1 - 2**-53)) / bucket.weight for draw, bucket in draws]
+    scores = [-log1p(-min(draw / _DRAWS, 1 - 2**-53)) / bucket.weight for draw, bucket in draws]
     limit = min(scores) * _CLOSE
     close = [draw for draw, score in zip(draws, scores, strict=True) if score <= limit]
     return close[0][1] if len(close) == 1 else min(close, key=_exact_score)[1]
 
 
 def _exact_score(draw: Draw) -> tuple[Decimal, tuple[str, str]]:
-    number, bucket = int.from_bytes(draw[0]), draw[1]
+    number, bucket = draw
     logarithm = _EXACT.ln(_EXACT.divide(Decimal(_DRAWS - number), Decimal(_DRAWS)))
     return _EXACT.divide(_EXACT.minus(logarithm), Decimal(bucket.weight)), bucket.name
+
+
+def _seed_of(text: str) -> int:
+    return int.from_bytes(blake2b(text.encode(), digest_size=8).digest())
 
 
 def slot_of(data: bytes) -> int:
