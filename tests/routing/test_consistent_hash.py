@@ -114,6 +114,25 @@ def test_bindings_that_come_and_go_leave_the_hash_as_it_was() -> None:
     assert chosen(router, KEYS[:1_000]) == before
 
 
+@pytest.mark.parametrize("seed", range(3))
+def test_a_router_that_lived_through_many_changes_chooses_as_a_new_one(seed: int) -> None:
+    random, router, bound = Random(seed), Router(), set[Binding]()
+    router.declare_exchange(Exchange("x", HASH))
+    for number in range(12):
+        router.declare_queue(Queue(f"q{number}"))
+    for step in range(400):
+        binding = Binding("x", f"q{random.randrange(12)}", str(random.choice((1, 1, 2, 7))), random.choice(({}, {"n": 1})))
+        if binding in bound:
+            router.unbind(binding)
+            bound.remove(binding)
+        else:
+            router.bind(binding)
+            bound.add(binding)
+        if bound and step % 3 == 0:
+            some = random.sample(KEYS[:300], 60)
+            assert chosen(router, some) == chosen(Router(router.to_topology()), some)
+
+
 def test_a_deleted_queue_gets_nothing_before_its_bindings_are_swept() -> None:
     router = hashing({"a": 1, "b": 1})
     removal = router.delete_queue("a", is_swept=False)

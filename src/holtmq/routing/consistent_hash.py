@@ -23,6 +23,7 @@ from holtmq.topology.criteria import comparable
 from holtmq.topology.weight import CONSISTENT_HASH, weight_of
 
 SLOTS = 65_536
+CHANGES_KEPT = 100
 HASH_HEADER, HASH_PROPERTY = "hash-header", "hash-property"
 _DRAWS = 2**64
 """The number of values of a draw."""
@@ -58,7 +59,10 @@ class ConsistentHashMatcher(Matcher):
         self._buckets: dict[tuple[str, str], _Bucket] = {}
         self._by_weight: dict[int, tuple[list[int], list[_Bucket]]] = {}
         """The seeds of the buckets and the buckets, in the order of their names, by weight; empty after a change."""
-        self._owners: dict[int, _Bucket] = {}
+        self._owners: dict[int, tuple[_Bucket, int]] = {}
+        """The owner of each slot that was looked up, and the number of changes that had been made by then."""
+        self._changes: list[_Bucket] = []
+        """The buckets whose weight has changed since owners were looked up."""
         self._total = 0
 
     @classmethod
@@ -101,8 +105,11 @@ class ConsistentHashMatcher(Matcher):
     def _change_weight(self, bucket: _Bucket, change: int) -> None:
         bucket.weight += change
         self._total += change
-        if self._by_weight:
-            self._by_weight, self._owners = {}, {}
+        self._by_weight = {}
+        if self._owners:
+            self._changes.append(bucket)
+        if len(self._changes) > max(CHANGES_KEPT, len(self._buckets)):  # to follow them would cost more than to forget
+            self._owners, self._changes = {}, []
 
     def match(self, routing_key: str, headers: Mapping[str, FieldValue]) -> Collection[Binding]:
         if not self._buckets:
@@ -133,9 +140,18 @@ class ConsistentHashMatcher(Matcher):
             raise InvalidValueError(f"header {self._header!r} is nested too deeply to be hashed") from error
 
     def _owner(self, slot: int) -> _Bucket:
-        owner = self._owners.get(slot)
-        if owner is None:
-            owner = self._owners[slot] = self._choose(slot)
+        """Return the owner of a slot. One that was known loses the slot only to a bucket that has changed since."""
+        owner, seen = self._owners.get(slot, (None, 0))
+        if owner is not None and seen == len(self._changes):
+            return owner
+        changed = dict.fromkeys(self._changes[seen:])
+        if owner is None or owner in changed:
+            owner = self._choose(slot)
+        else:
+            factor = _seed_of(str(slot))
+            rivals = (owner, *(bucket for bucket in changed if bucket.weight))
+            owner = _lowest_score([(_draw(bucket.seed, factor), bucket) for bucket in rivals])
+        self._owners[slot] = owner, len(self._changes)
         return owner
 
     def _choose(self, slot: int) -> _Bucket:
@@ -147,7 +163,7 @@ class ConsistentHashMatcher(Matcher):
                 buckets.append(bucket)
         factor, best = _seed_of(str(slot)), list[Draw]()
         for seeds, buckets in self._by_weight.values():
-            draws = [seed * factor & _LAST_DRAW for seed in seeds]
+            draws = [seed * factor & _LAST_DRAW for seed in seeds]  # as `_draw`: a call would take as long again
             lowest = min(draws)
             best.append((lowest, buckets[draws.index(lowest)]))
         return best[0][1] if len(best) == 1 else _lowest_score(best)
@@ -165,6 +181,10 @@ def _exact_score(draw: Draw) -> tuple[Decimal, tuple[str, str]]:
     number, bucket = draw
     logarithm = _EXACT.ln(_EXACT.divide(Decimal(_DRAWS - number), Decimal(_DRAWS)))
     return _EXACT.divide(_EXACT.minus(logarithm), Decimal(bucket.weight)), bucket.name
+
+
+def _draw(seed: int, factor: int) -> int:
+    return seed * factor % _DRAWS
 
 
 def _seed_of(text: str) -> int:
