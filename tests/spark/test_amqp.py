@@ -17,6 +17,9 @@ from holtmq.config import Config
 from holtmq.errors import InvalidValueError
 from holtmq.server.run import running
 from holtmq.spark import drain, publish
+from holtmq.spark.amqp import batch
+from holtmq.spark.amqp.batch import QueueReader, Share, SilentQueueError
+from holtmq.testing import TestBroker
 from tests.amqp_client import Amqp, Channel
 from tests.server.process import broker_process
 from tests.spark.conftest import LiveBroker, amqp_options, wait_until
@@ -94,6 +97,19 @@ def test_several_queues_are_browsed_up_to_the_limit(
     rows = read(spark, live, queues=f"{queue},{other}", limit=3).collect()
     assert sorted((row["source_queue"], bytes(row["body"])) for row in rows) == [(queue, b"1"), (queue, b"2"), (other, b"3")]
     channel.delete(other)
+
+
+def test_a_queue_that_delivers_nothing_is_an_error(broker: TestBroker, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(batch, "SILENCE_S", 0.0)
+    with Amqp(broker.port) as amqp:
+        channel = amqp.channel()
+        channel.declare("q", single_active_consumer=True)
+        channel.qos(1)
+        channel.consume("q")
+        channel.put("q", b"1", b"2")  # the first is delivered to the consumer, the second is ready
+        reader = QueueReader({"url": broker.url, "queue": "q"})
+        with pytest.raises(SilentQueueError, match=r"has 1 messages, and delivered none .* set the option startingOffsets"):
+            list(reader.read(Share("q", 1)))
 
 
 def test_large_and_empty_bodies(spark: SparkSession, live: LiveBroker, channel: Channel, queue: str) -> None:

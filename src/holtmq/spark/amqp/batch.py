@@ -7,12 +7,14 @@ messages.
 
 from __future__ import annotations
 
+import time
 from collections.abc import Iterator
 
 import pyarrow as pa
 from pyspark.sql.datasource import DataSourceReader, InputPartition
 
 from holtmq.client.blocking_connection import BlockingConnection
+from holtmq.errors import HoltmqError
 from holtmq.protocol.client_connection import Delivery
 from holtmq.spark.amqp.amqp_options import MAX_PREFETCH, BrokerOptions, ReadOptions, require_known
 from holtmq.spark.amqp.columns import RowEncoder
@@ -23,6 +25,12 @@ from holtmq.wire import methods as wire
 BATCH_ROWS = 5_000
 BATCH_BYTES = 64 * 1024 * 1024
 IDLE_S = 0.2
+SILENCE_S = 60.0
+"""A queue that has messages and delivers none for this long is a stream queue, or another consumer has it for itself."""
+
+
+class SilentQueueError(HoltmqError):
+    """A queue has messages and does not deliver them."""
 
 
 class Share(InputPartition):
@@ -85,10 +93,16 @@ def _take(connection: BlockingConnection, share: Share) -> Iterator[list[Deliver
 
 def _wait_for(connection: BlockingConnection, queue: str, wanted: int) -> None:
     size = counted = 0
+    deadline = time.monotonic() + SILENCE_S
     while len(connection.deliveries) < wanted and size < BATCH_BYTES:
         size += sum(len(delivery.body) for delivery in connection.deliveries[counted:])
         counted = len(connection.deliveries)
         if connection.receive(IDLE_S):
             continue
-        if connection.deliveries or not ready_messages(connection, queue):
+        if connection.deliveries or not (ready := ready_messages(connection, queue)):
             return
+        if time.monotonic() > deadline and not connection.deliveries:
+            raise SilentQueueError(
+                f"queue {queue!r} has {ready:,} messages, and delivered none for {SILENCE_S:g} s. If it is a stream queue, set "
+                "the option startingOffsets. Otherwise another consumer is the only one that gets messages: stop it"
+            )
