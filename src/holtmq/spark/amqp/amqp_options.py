@@ -82,7 +82,7 @@ class Options:
         return {name: str(value) for name, value in values.items() if value is not None}
 
 
-EXAMPLES = {"url": "amqp://127.0.0.1:5672/%2F"}
+EXAMPLES = {"url": "amqp://127.0.0.1:5672/%2F", "starting_offsets": "earliest"}
 
 
 def _spark_name(name: str) -> str:

@@ -24,7 +24,9 @@ from holtmq.protocol.client_connection import Delivery
 from holtmq.spark.amqp.encoded_properties import PropertyValues
 from holtmq.wire.content import NAMES
 
-DELIVERY_COLUMNS = ("source_queue", "redelivered", "received_at")
+OFFSET = "offset"
+"""Column of the source for stream queues."""
+DELIVERY_COLUMNS = ("source_queue", "redelivered", "received_at", OFFSET)
 """Columns of the source that describe the delivery. A sink ignores them."""
 RAW_COLUMNS = ROUTING_KEY_RAW, PROPERTIES_RAW = ("routing_key_raw", "properties_raw")
 """Columns of the source that contain bytes as they were received."""
@@ -63,12 +65,15 @@ class RowEncoder:
         self._queue = queue
         self._values = PropertyValues()
 
-    def encode(self, deliveries: list[Delivery]) -> pa.RecordBatch:
-        """Return one row per delivery."""
+    def encode(
+        self, deliveries: list[Delivery], raws: list[bytes] | None = None, received_at: datetime | None = None
+    ) -> pa.RecordBatch:
+        """Return one row per delivery. Its properties and the time of receipt are as given, or its own and now."""
         count = len(deliveries)
         if not count:
             return pa.RecordBatch.from_pylist([], ARROW_SCHEMA)
-        exchanges, keys, raws = _column(deliveries, 2), _column(deliveries, 3), _column(deliveries, 4)
+        exchanges, keys = _column(deliveries, 2), _column(deliveries, 3)
+        raws = _column(deliveries, 4) if raws is None else raws
         raw_texts = {text: text.encode("utf-8", "surrogateescape") for text in {*exchanges, *keys}}
         # a Spark string cannot contain bytes that are not UTF-8: they are replaced by U+FFFD
         texts = {text: raw.decode("utf-8", "replace") for text, raw in raw_texts.items()}
@@ -78,7 +83,7 @@ class RowEncoder:
             [texts[exchange] for exchange in exchanges],
             [texts[key] for key in keys],
             _column(deliveries, 1),
-            pa.repeat(pa.scalar(datetime.now(UTC), ARROW_SCHEMA.field("received_at").type), count),
+            pa.repeat(pa.scalar(received_at or datetime.now(UTC), ARROW_SCHEMA.field("received_at").type), count),
             *(_column(properties, place) for place in range(len(NAMES))),
             _column(deliveries, 5),
             [raw_texts[key] for key in keys],

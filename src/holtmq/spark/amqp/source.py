@@ -5,14 +5,18 @@ from __future__ import annotations
 from typing import Any
 
 from pyspark.sql import SparkSession
-from pyspark.sql.datasource import DataSource
+from pyspark.sql.datasource import DataSource, DataSourceReader, DataSourceStreamReader
 from pyspark.sql.types import StructType
 
 from holtmq.errors import InvalidValueError
 from holtmq.spark.amqp.amqp_options import require_readable
 from holtmq.spark.amqp.batch import QueueReader
 from holtmq.spark.amqp.columns import SCHEMA
+from holtmq.spark.amqp.offset_column import STREAM_SCHEMA
+from holtmq.spark.amqp.offset_options import reads_streams, require_offsets
 from holtmq.spark.amqp.stream import QueueStreamReader
+from holtmq.spark.amqp.stream_queue_follower import StreamQueueFollower
+from holtmq.spark.amqp.stream_queue_reader import StreamQueueReader
 from holtmq.spark.amqp.writer import BatchWriter, StreamWriter
 from holtmq.spark.connect import is_connect
 
@@ -26,14 +30,19 @@ class AmqpSource(DataSource):
 
     def schema(self) -> StructType:
         """Return the columns. Spark asks for them in `load()`, where wrong options are therefore refused."""
+        if reads_streams(self.options):
+            require_offsets(self.options)
+            return STREAM_SCHEMA
         require_readable(self.options)
         return SCHEMA
 
-    def reader(self, schema: StructType) -> QueueReader:
-        return QueueReader(dict(self.options))
+    def reader(self, schema: StructType) -> DataSourceReader:
+        options = dict(self.options)
+        return StreamQueueReader(options) if reads_streams(options) else QueueReader(options)
 
-    def streamReader(self, schema: StructType) -> QueueStreamReader:  # noqa: N802
-        return QueueStreamReader(dict(self.options))
+    def streamReader(self, schema: StructType) -> DataSourceStreamReader:  # noqa: N802
+        options = dict(self.options)
+        return StreamQueueFollower(options) if reads_streams(options) else QueueStreamReader(options)
 
     def writer(self, schema: StructType, overwrite: bool) -> Any:  # noqa: FBT001
         if overwrite:

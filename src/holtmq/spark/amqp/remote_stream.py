@@ -1,0 +1,115 @@
+"""A stream queue, as a client sees it: its first offset, its end, and the offset of a time.
+
+AMQP 0-9-1 has no request for these. Each is read off the deliveries of a consumer that starts there.
+"""
+
+from __future__ import annotations
+
+import time
+from datetime import UTC, datetime, timedelta
+
+from holtmq.client.blocking_connection import BlockingConnection, ConnectionLostError
+from holtmq.client.delivered_offset import NotAStreamError
+from holtmq.client.offset_consumer import ConsumeFrom, OffsetConsumer, offset_of
+from holtmq.spark.amqp.amqp_options import BrokerOptions
+from holtmq.spark.amqp.offset_position import Position
+
+TAIL_PREFETCH = 500
+"""A tail that has received this many messages since it was asked last is far behind."""
+LONGEST_CHASE_S = 5.0
+"""A tail may not catch up with fast publishers. What they publish in this time need not be included."""
+
+
+class RemoteStream:
+    """A stream queue. It keeps a consumer at the end, because a query asks for the end once per micro-batch."""
+
+    def __init__(self, broker: BrokerOptions, queue: str) -> None:
+        self.queue = queue
+        self._broker = broker
+        self._connection: BlockingConnection | None = None
+        self._tail: OffsetConsumer | None = None
+        self._end: int | None = None
+        self._is_checked = False
+
+    def find(self, position: Position) -> int | None:
+        """Return the offset of a position, or None if the stream is empty. A time in the future is the end."""
+        match position:
+            case "earliest":
+                return self.first()
+            case "latest":
+                return self.end()
+            case int():
+                return position
+            case timedelta():
+                return self._find_time(datetime.now(UTC) - position)
+            case _:
+                return self._find_time(position)
+
+    def first(self) -> int | None:
+        """Return the offset of the first message, or None if the stream is empty.
+
+        Raise NotAStreamError if the queue is not a stream, in which an acknowledgement would remove a message. Only a stream
+        delivers a message to two consumers at a time.
+        """
+        with self._broker.connect("holtmq.spark") as connection, self._broker.connect("holtmq.spark") as another:
+            first = self._first_from(connection, "first", may_be_missing=False)
+            if first is None:
+                return None
+            if self._first_from(another, "first", may_be_missing=True) != first:
+                raise NotAStreamError(self.queue)
+        self._is_checked = True
+        return first
+
+    def end(self) -> int | None:
+        """Return the offset after the last message, or None if the stream is empty.
+
+        All messages are included that the broker has confirmed before. A lost connection is opened again once.
+        """
+        if not self._is_checked and self.first() is None:
+            return None
+        if self._tail is not None:
+            try:
+                return self._follow(self._tail)
+            except ConnectionLostError:
+                self.close()
+        return self._follow(self._attach())
+
+    def close(self) -> None:
+        """Close the connection of the tail."""
+        if self._connection is not None:
+            self._connection.close()
+        self._connection = self._tail = None
+
+    def _find_time(self, moment: datetime) -> int | None:
+        with self._broker.connect("holtmq.spark") as connection:
+            found = self._first_from(connection, moment, may_be_missing=True)
+        return self.end() if found is None else found
+
+    def _first_from(self, connection: BlockingConnection, start: ConsumeFrom, *, may_be_missing: bool) -> int | None:
+        """Return the offset of the first delivery, or None if there is none. Nothing is acknowledged."""
+        consumer = OffsetConsumer(connection, self.queue, start, prefetch=1)
+        has_first = consumer.has_first(may_be_missing=may_be_missing)
+        return offset_of(consumer.waiting[0], self.queue) if has_first else None
+
+    def _attach(self) -> OffsetConsumer:
+        self._connection = self._broker.connect("holtmq.spark")
+        self._tail = OffsetConsumer(self._connection, self.queue, "last", prefetch=TAIL_PREFETCH)
+        self._end = None
+        self._tail.has_first()
+        return self._tail
+
+    def _follow(self, tail: OffsetConsumer) -> int | None:
+        """Read to the end. A tail that is far behind starts again at the last messages, because that is quicker."""
+        if self._end is not None:
+            while len(tail.waiting) < TAIL_PREFETCH and tail.receive(0):
+                pass
+            if len(tail.waiting) >= TAIL_PREFETCH:
+                self.close()
+                tail = self._attach()
+        deadline = time.monotonic() + LONGEST_CHASE_S
+        while True:
+            if deliveries := tail.take():
+                self._end = offset_of(deliveries[-1], self.queue) + 1
+            tail.settle()
+            if not tail.waiting or time.monotonic() > deadline:
+                return self._end

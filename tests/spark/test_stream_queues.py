@@ -1,0 +1,232 @@
+"""`format("amqp")` on stream queues: ranges of offsets, in batches and as a stream, and the jobs that read them."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import uuid
+from collections.abc import Iterator
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+from typing import Any
+
+import pytest
+from pyspark.errors import PySparkException
+from pyspark.sql import DataFrame, SparkSession
+
+from holtmq.client.blocking_connection import BlockingConnection
+from holtmq.client.publisher import Outgoing, Publisher
+from holtmq.spark import stream_metrics
+from holtmq.spark.amqp.amqp_options import BrokerOptions
+from holtmq.spark.amqp.offset_range import OffsetRange
+from holtmq.spark.amqp.range_reader import DataLossError, RangeReader
+from holtmq.spark.amqp.remote_stream import RemoteStream
+from holtmq.wire.content import encode_properties
+from tests.amqp_client import Amqp, Channel
+from tests.deadline import eventually
+from tests.peers.rabbitmq import RabbitMQ
+from tests.spark.conftest import LiveBroker, amqp_options, wait_until
+from tests.spark.test_guarantees import application
+
+pytestmark = pytest.mark.rabbitmq
+NOW = datetime(2026, 10, 1, 12, tzinfo=UTC)
+
+
+@pytest.fixture
+def live(rabbitmq: RabbitMQ) -> LiveBroker:
+    """A broker with stream queues."""
+    return LiveBroker("rabbitmq", rabbitmq.amqp_port)
+
+
+@pytest.fixture
+def channel(live: LiveBroker) -> Iterator[Channel]:
+    with Amqp(live.port) as amqp:
+        yield amqp.channel()
+
+
+@pytest.fixture
+def stream(channel: Channel) -> Iterator[str]:
+    """A stream queue for one test."""
+    name = f"stream-{uuid.uuid4()}"
+    channel.declare(name, durable=True, queue_type="stream")
+    yield name
+    channel.delete(name)
+
+
+def put(live: LiveBroker, queue: str, numbers: range, **properties: Any) -> None:
+    """Publish messages and wait for the confirms."""
+    publisher = Publisher(lambda: BrokerOptions(url=live.url).connect("test"))
+    publisher.publish(Outgoing("", queue, encode_properties(properties), b"%d" % number) for number in numbers)
+    publisher.flush()
+    publisher.close()
+
+
+def read(spark: SparkSession, live: LiveBroker, queue: str, **options: Any) -> DataFrame:
+    options = {"startingOffsets": "earliest", **options}
+    return spark.read.format("amqp").options(**amqp_options(live, queue=queue, **options)).load()
+
+
+def offsets(rows: DataFrame) -> list[int]:
+    return [row["offset"] for row in rows.select("offset").collect()]
+
+
+def test_a_range_is_read_in_parallel_with_its_offsets(spark: SparkSession, live: LiveBroker, stream: str) -> None:
+    put(live, stream, range(300), headers={"vip": True}, message_id="m", delivery_mode=2)
+    rows = read(spark, live, stream, minPartitions=3)
+    assert rows.rdd.getNumPartitions() == 3
+    found = rows.collect()
+    assert [(row["offset"], int(bytes(row["body"]))) for row in found] == [(number, number) for number in range(300)]
+    first = found[0]
+    assert (first["source_queue"], first["routing_key"], first["message_id"]) == (stream, stream, "m")
+    assert json.loads(first["headers"]) == {"vip": True}
+    assert b"x-stream-offset" not in bytes(first["properties_raw"])
+    assert offsets(read(spark, live, stream, startingOffsets=150, endingOffsets=160)) == list(range(150, 160))
+    assert offsets(read(spark, live, stream, startingOffsets=f'{{"{stream}": 298}}')) == [298, 299]
+
+
+def test_a_position_is_found_in_a_stream(live: LiveBroker, stream: str) -> None:
+    found = RemoteStream(BrokerOptions(url=live.url), stream)
+    try:
+        assert found.end() is None
+        put(live, stream, range(10))
+        assert (found.first(), found.end()) == (0, 10)
+        put(live, stream, range(2000))  # more than the tail has room for
+        assert (found.end(), found.end()) == (2010, 2010)
+        assert (found.find("earliest"), found.find("latest"), found.find(7)) == (0, 2010, 7)
+        now = datetime.now(UTC)
+        assert (found.find(now - timedelta(hours=1)), found.find(timedelta(hours=1))) == (0, 0)
+        assert found.find(now + timedelta(hours=1)) == 2010
+    finally:
+        found.close()
+
+
+def test_a_queue_that_is_not_a_stream_is_refused_and_keeps_its_messages(
+    spark: SparkSession, live: LiveBroker, channel: Channel, queue: str
+) -> None:
+    for headers in ({}, {"x-stream-offset": 1}):  # as a shovel from a stream may leave it
+        channel.put(queue, b"m", headers=headers)
+        with pytest.raises(PySparkException, match=f"queue '{queue}' is not a stream queue"):
+            read(spark, live, queue).collect()
+        assert eventually(lambda: channel.get(queue), "the message to be in the queue")
+    with pytest.raises(PySparkException, match="no queue 'nothing'"):
+        read(spark, live, "nothing").collect()
+
+
+class RecordingBroker(BrokerOptions):
+    """Remembers the connections, so that a test can break them."""
+
+    connections: list[BlockingConnection] = []  # noqa: RUF012
+
+    def connect(self, name: str) -> BlockingConnection:
+        connection = BrokerOptions.connect(self, name)
+        self.connections.append(connection)
+        return connection
+
+
+def test_a_task_goes_on_where_it_was_after_a_lost_connection(live: LiveBroker, stream: str) -> None:
+    put(live, stream, range(12_000), headers={"n": 1})
+    reader = RangeReader(RecordingBroker(url=live.url), OffsetRange(stream, 100, 12_000, NOW), fail_on_data_loss=True)
+    rows = reader.read()
+    found = next(rows).column("offset").to_pylist()
+    RecordingBroker.connections[-1].close()
+    found += [offset for batch in rows for offset in batch.column("offset").to_pylist()]
+    assert found == list(range(100, 12_000))
+    assert len(RecordingBroker.connections) == 2
+
+
+def test_a_range_that_was_removed_fails_or_is_skipped(
+    spark: SparkSession, live: LiveBroker, channel: Channel, caplog: pytest.LogCaptureFixture
+) -> None:
+    queue = f"stream-{uuid.uuid4()}"
+    limits: dict[str, Any] = {"max_length_bytes": 2_000, "stream_max_segment_size_bytes": 1_000}
+    channel.declare(queue, durable=True, queue_type="stream", **limits)
+    broker = BrokerOptions(url=live.url)
+    stream = RemoteStream(broker, queue)
+
+    def first() -> int | None:
+        put(live, queue, range(50))
+        return stream.first()
+
+    start = eventually(first, "the broker to remove the first messages")
+    end = stream.end()
+    stream.close()
+    assert end is not None
+    with pytest.raises(PySparkException, match=f"the messages from offset 0 on were removed from the stream '{queue}'"):
+        read(spark, live, queue, startingOffsets=0).collect()
+    part = OffsetRange(queue, 0, end, NOW)  # planned before they were removed
+    with pytest.raises(DataLossError, match="set failOnDataLoss to false to skip them"):
+        list(RangeReader(broker, part, fail_on_data_loss=True).read())
+    rows = [row for batch in RangeReader(broker, part, fail_on_data_loss=False).read() for row in batch.to_pylist()]
+    assert rows[0]["offset"] >= start
+    assert rows[-1]["offset"] == end - 1
+    assert "They are skipped" in caplog.text
+    channel.delete(queue)
+
+
+def test_a_stream_reads_each_offset_once_and_reports_its_lag(
+    spark: SparkSession, live: LiveBroker, stream: str, tmp_path: Path
+) -> None:
+    put(live, stream, range(250))
+    options = amqp_options(live, queue=stream, startingOffsets="50", maxOffsetsPerTrigger=80)
+    batches: dict[int, list[int]] = {}
+
+    def run() -> Any:
+        rows = spark.readStream.format("amqp").options(**options).load()
+        writer = rows.writeStream.foreachBatch(lambda batch, number: batches.update({number: offsets(batch)}))
+        query = writer.option("checkpointLocation", str(tmp_path)).trigger(availableNow=True).start()
+        query.awaitTermination()
+        return query
+
+    query = run()
+    assert batches == {0: [*range(50, 130)], 1: [*range(130, 210)], 2: [*range(210, 250)]}
+    lags = [json.loads(each["sources"][0]["latestOffset"])["lags"][stream] for each in query.recentProgress]
+    assert lags[:3] == [200, 120, 40]
+    put(live, stream, range(250, 300))
+    query = run()
+    assert batches[3] == [*range(250, 300)]
+    metrics = stream_metrics(query)
+    assert metrics is not None
+    assert (metrics.received, metrics.acknowledged) == (50, 0)
+
+
+COPY = """
+import sys
+from pathlib import Path
+from holtmq.spark import register, session
+url, queue, folder = sys.argv[1:]
+spark = session("local[2]", config={"spark.driver.memory": "1g"})
+register(spark)
+def write(batch, number):
+    batch.write.mode("overwrite").parquet(f"{folder}/out/{number}")
+    Path(folder, f"written-{number}").touch()
+    if number == 1:
+        sys.stdin.read()  # the batch is written, and not committed
+options = dict(url=url, queue=queue, startingOffsets="latest", maxOffsetsPerTrigger="100", minPartitions="2")
+rows = spark.readStream.format("amqp").options(**options).load()
+rows.writeStream.foreachBatch(write).option("checkpointLocation", folder + "/checkpoint").start().awaitTermination()
+"""
+
+
+def test_an_application_that_is_killed_in_a_micro_batch_copies_each_offset_once(
+    spark: SparkSession, live: LiveBroker, stream: str, tmp_path: Path
+) -> None:
+    put(live, stream, range(10))
+    with application(COPY, live.url, stream, str(tmp_path)) as process:
+        # the first micro-batch has no messages, and shows that the end of the stream is known
+        wait_until(lambda: (tmp_path / "written-0").exists() or process.poll() is not None)
+        put(live, stream, range(10, 260))
+        wait_until(lambda: (tmp_path / "written-1").exists() or process.poll() is not None)
+        assert process.poll() is None, "the application failed"
+        os.killpg(process.pid, signal.SIGKILL)
+    before = spark.read.parquet(str(tmp_path / "out" / "1")).sort("offset").collect()
+
+    def write(batch: DataFrame, number: int) -> None:
+        batch.write.mode("overwrite").parquet(str(tmp_path / "out" / str(number)))
+
+    options = amqp_options(live, queue=stream, startingOffsets="latest", maxOffsetsPerTrigger=100, minPartitions=2)
+    writer = spark.readStream.format("amqp").options(**options).load().writeStream.foreachBatch(write)
+    writer.option("checkpointLocation", str(tmp_path / "checkpoint")).trigger(availableNow=True).start().awaitTermination()
+    assert spark.read.parquet(str(tmp_path / "out" / "1")).sort("offset").collect() == before
+    folders = [str(folder) for folder in (tmp_path / "out").iterdir()]
+    assert sorted(offsets(spark.read.parquet(*folders))) == list(range(10, 260))
