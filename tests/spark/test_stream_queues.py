@@ -230,3 +230,21 @@ def test_an_application_that_is_killed_in_a_micro_batch_copies_each_offset_once(
     assert spark.read.parquet(str(tmp_path / "out" / "1")).sort("offset").collect() == before
     folders = [str(folder) for folder in (tmp_path / "out").iterdir()]
     assert sorted(offsets(spark.read.parquet(*folders))) == list(range(10, 260))
+
+
+def test_a_stream_is_published_with_ids_that_a_second_attempt_repeats(
+    spark: SparkSession, live: LiveBroker, channel: Channel, stream: str, queue: str, tmp_path: Path
+) -> None:
+    put(live, stream, range(4), headers={"x-publisher": "other", "x-publishing-id": 7, "kept": True})
+    rows = spark.readStream.format("amqp").options(
+        **amqp_options(live, queue=stream, startingOffsets="earliest", maxOffsetsPerTrigger=2)
+    )
+    to_queue = rows.load().selectExpr("'' as exchange", f"'{queue}' as routing_key", "headers", "body")
+    writer = to_queue.writeStream.format("amqp").options(**amqp_options(live, publisher="copy"))
+    query = writer.option("checkpointLocation", str(tmp_path)).trigger(availableNow=True).start()
+    query.awaitTermination()
+    eventually(lambda: channel.count(queue) == 4, "the broker to count the messages")
+    events = [channel.get(queue) for _ in range(4)]
+    headers = [event.properties["headers"] for event in events if event is not None]
+    ids = [0, 1, 1 << 32, (1 << 32) + 1]
+    assert headers == [{"kept": True, "x-publisher": f"copy/{query.id}/0", "x-publishing-id": number} for number in ids]

@@ -38,6 +38,7 @@ def publish(
     window: int = WINDOW,
     retries: int = RETRIES,
     rate: int = 0,
+    publisher: str | None = None,
 ) -> ReceivedConfirms:
     """Publish all rows and return how many were confirmed, returned and retried. Runs the job.
 
@@ -61,14 +62,16 @@ def publish(
         window: The maximum number of unconfirmed messages per task.
         retries: The number of retries after a lost connection or a negative confirm.
         rate: The maximum message rate of each task, in messages per second (0: no limit).
+        publisher: The name under which a HoltMQ stream recognises messages that are published again, and stores them once.
     """
     broker = BrokerOptions(
         url=url, user=user, password=password, password_env=password_env, password_file=password_file, ca_file=ca_file,
         cert_file=cert_file, key_file=key_file, verify=verify,
     )  # fmt: skip
     options = PublishOptions(
-        exchange=exchange, mandatory=mandatory, persistent=persistent, window=window, retries=retries, rate=rate
-    )
+        exchange=exchange, mandatory=mandatory, persistent=persistent, window=window, retries=retries, rate=rate,
+        publisher=publisher,
+    )  # fmt: skip
     return publish_rows(messages, broker, options)
 
 

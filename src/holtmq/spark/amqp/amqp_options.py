@@ -277,6 +277,8 @@ class PublishOptions(Options):
     rate: int = _number(0)
     mark: str | None = _text()
     """Value of the header `x-holtmq-replay` of each message."""
+    publisher: str | None = _text()
+    """Name under which a HoltMQ stream recognises messages that are published again."""
 
 
 def require_readable(given: Mapping[str, str]) -> None:

@@ -10,6 +10,7 @@ from pyspark.sql.types import StructType
 from holtmq.client.publisher import Publisher, PublishError, ReceivedConfirms
 from holtmq.spark.amqp.amqp_options import BrokerOptions, PublishOptions, require_known
 from holtmq.spark.amqp.message_encoder import MessageEncoder
+from holtmq.spark.amqp.message_numbers import MessageNumbers
 
 
 class RowPublisher:
@@ -35,9 +36,11 @@ class RowPublisher:
             retries=self._options.retries,
             rate=self._options.rate,
         )
+        ids = None if self._options.publisher is None else MessageNumbers.of_task(self._options.publisher)
         try:
             for batch in batches:
-                publisher.publish(self._encoder.encode(batch))
+                messages = self._encoder.encode(batch)
+                publisher.publish(messages if ids is None else ids.number(messages))
             publisher.flush()
         finally:
             publisher.close()
