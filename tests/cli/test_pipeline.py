@@ -19,9 +19,12 @@ from holtmq.cli.main import main
 from holtmq.cli.pipeline_commands import show_comparison
 from holtmq.cli.spark_progress import SparkProgress, describe_rows
 from holtmq.cli.spark_run import summarise_spark_error
+from holtmq.spark.amqp.amqp_options import BrokerOptions
+from holtmq.spark.amqp.remote_stream import RemoteStream
 from holtmq.spark.comparison import Comparison, Refusal
 from tests.amqp_client import Amqp
 from tests.deadline import eventually
+from tests.peers.rabbitmq import RabbitMQ
 from tests.server.process import broker_process
 
 MESSAGES = 200
@@ -108,6 +111,40 @@ def test_a_queue_is_archived_reported_compared_routed_and_replayed(run: Run, tmp
             amqp.channel(2).delete("all")
         printed = run("replay", stored, "--url", url, "--key", "orders.food", code=1)  # the old name of --amqp-url
         assert "50 of 50 messages reached no queue (the first: NO_ROUTE at exchange 'orders' with key 'orders.food')" in printed
+
+
+@pytest.mark.rabbitmq
+def test_a_stream_queue_is_replayed_without_an_archive(run: Run, rabbitmq: RabbitMQ) -> None:
+    with Amqp(rabbitmq.amqp_port) as amqp:
+        channel = amqp.channel()
+        channel.declare("history", durable=True, queue_type="stream")
+        channel.confirm()
+        for _ in range(20):
+            channel.publish("", "history")
+        confirmed = 0
+        while confirmed < 20:
+            confirmed = max(confirmed, channel.next().method.delivery_tag)
+        stream = (rabbitmq.url, "--queue", "history", "--from", "24h", "--to", "16")
+        printed = run("replay", *stream, "--amqp-url", rabbitmq.url, "--exact", "--json")
+        assert json.loads(printed)["confirmed"] == 16
+        positions = RemoteStream(BrokerOptions(url=rabbitmq.url), "history")
+        assert positions.end() == 36
+        positions.close()
+        channel.delete("history")
+
+
+@pytest.mark.parametrize(
+    ("arguments", "expected"),
+    [
+        (("amqp://127.0.0.1",), "SOURCE is the URL of a broker: name the stream queue to read with --queue"),
+        (("folder", "--from", "24h"), "--from and --to are for stream queues: SOURCE must be the AMQP URL of a broker"),
+    ],
+)
+def test_wrong_options_of_a_stream_are_refused(
+    capsys: pytest.CaptureFixture[str], tmp_path: Path, arguments: tuple[str, ...], expected: str
+) -> None:
+    assert main(["pipeline", "report", *arguments, "--definitions", definitions(tmp_path / "x.json")]) == 2
+    assert expected in capsys.readouterr().err
 
 
 NOTHING_AT = "no broker at amqp://127.0.0.1:1/%2F: [Errno 111] Connection refused"

@@ -17,7 +17,7 @@ from pyspark.sql import DataFrame, SparkSession
 
 from holtmq.client.blocking_connection import BlockingConnection
 from holtmq.client.publisher import Outgoing, Publisher
-from holtmq.spark import stream_metrics
+from holtmq.spark import archive, read_archive, stream_metrics
 from holtmq.spark.amqp.amqp_options import BrokerOptions
 from holtmq.spark.amqp.offset_range import OffsetRange
 from holtmq.spark.amqp.range_reader import DataLossError, RangeReader
@@ -188,6 +188,15 @@ def test_a_stream_reads_each_offset_once_and_reports_its_lag(
     metrics = stream_metrics(query)
     assert metrics is not None
     assert (metrics.received, metrics.acknowledged) == (50, 0)
+
+
+def test_a_stream_queue_is_archived_and_stays(spark: SparkSession, live: LiveBroker, stream: str, tmp_path: Path) -> None:
+    put(live, stream, range(100))
+    summary = archive(spark, stream, str(tmp_path), url=live.url, starting_offsets="earliest", format="json")
+    assert (summary.messages, summary.batches) == (100, 1)
+    again = archive(spark, stream, str(tmp_path), url=live.url, starting_offsets="earliest", format="json")
+    assert again.messages == 0
+    assert sorted(offsets(read_archive(spark, str(tmp_path), format="json"))) == list(range(100))
 
 
 COPY = """

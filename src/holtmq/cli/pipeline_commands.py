@@ -14,6 +14,7 @@ from rich.table import Table as Grid
 from rich.text import Text
 
 from holtmq.cli.broker_login import amqp_url_option, login_of
+from holtmq.cli.message_source import MessageSource, stream_options
 from holtmq.cli.options import parse_header
 from holtmq.cli.output import print_json, show
 from holtmq.cli.run_announcer import Announcement
@@ -23,8 +24,6 @@ from holtmq.printable import printable
 from holtmq.topology import DEFAULT_VHOST, Topology
 
 if TYPE_CHECKING:
-    from pyspark.sql import DataFrame, SparkSession
-
     from holtmq.spark import Comparison, Report
     from holtmq.spark.routing_job import WriteMode
     from holtmq.spark.routing_request import Unroutable
@@ -162,6 +161,12 @@ def route(
     metavar="COLUMN",
     help="Column that names the output folders. Can be repeated.",
 )
+@click.option(
+    "--from",
+    "start",
+    metavar="POSITION",
+    help="Read QUEUE as a stream queue from here on: earliest, latest, an offset, a time (UTC), or a time span such as 24h.",
+)
 @click.option("--follow", is_flag=True, help="Continue until interrupted. Without it, stop when the queue is empty.")
 @click.option("--interval", default="10 seconds", show_default=True, help="Time between writes, with --follow.")
 @click.option("--compact/--no-compact", default=True, show_default=True, help="Merge small files at the end.")
@@ -170,23 +175,27 @@ def archive(
     queue: str, target: str, amqp_url: str, user: str | None, password_env: str | None, password_file: str | None,
     ca_file: str | None, checkpoint: str | None, master: str | None, conf: tuple[str, ...],
     http_url: str | None, *, format_: str,
-    partition_by: tuple[str, ...], follow: bool, interval: str, compact: bool, as_json: bool,
+    partition_by: tuple[str, ...], start: str | None, follow: bool, interval: str, compact: bool, as_json: bool,
 ) -> None:  # fmt: skip
-    """Move the messages of QUEUE into files under TARGET."""
+    """Move the messages of QUEUE into files under TARGET.
+
+    With --from, QUEUE is a stream queue, whose messages are copied.
+    """
     password = _password(amqp_url, user, password_env, password_file)
     _require_broker(
         url=amqp_url, user=user, password=password, password_env=password_env, password_file=password_file, ca_file=ca_file
     )
     started = time.perf_counter()
     about = Announcement(http_url, f"{without_password(amqp_url)}, queue {queue}", target, Address.parse(amqp_url).vhost, queue)
-    interrupted = "messages that are not archived are still in the queue or in the spool. Run the job again to continue"
+    places = "queue or in the spool" if start is None else "stream"
+    interrupted = f"messages that are not archived are still in the {places}. Run the job again to continue"
     with SparkRun("archive", master, conf, about, interrupted).started() as (spark, progress):
         from holtmq.spark import archive as run
 
         summary = run(
             spark, queue, target, url=amqp_url, user=user, password=password, password_env=password_env,
             password_file=password_file, ca_file=ca_file, checkpoint=checkpoint, format=format_, partition_by=partition_by,
-            available_now=not follow, interval=interval, compact=compact,
+            available_now=not follow, interval=interval, compact=compact, starting_offsets=start,
             progress=progress.count,
         )  # fmt: skip
     _show_summary(summary.to_dict(), summary.messages, started, as_json=as_json)
@@ -205,7 +214,8 @@ def archive(
 @click.option("--since", type=TIMES, help="Publish messages from this time on (UTC).")
 @click.option("--until", type=TIMES, help="Publish messages before this time (UTC).")
 @click.option("--key", help="Publish messages whose routing key matches this pattern, such as orders.#.premium.")
-@click.option("--queue", help="Publish messages that were archived from this queue.")
+@click.option("--queue", help="Publish messages that were archived from this queue, or are in this stream queue.")
+@stream_options
 @click.option(
     "--header", "headers", multiple=True, metavar="NAME=VALUE", help="Publish messages with this header. Can be repeated."
 )
@@ -219,10 +229,15 @@ def archive(
 def replay(
     source: str, amqp_url: str, user: str | None, password_env: str | None, password_file: str | None, ca_file: str | None,
     master: str | None, conf: tuple[str, ...], http_url: str | None, *, format_: str, since: datetime | None,
-    until: datetime | None, key: str | None, queue: str | None, headers: tuple[str, ...], exchange: str | None, rate: int,
+    until: datetime | None, key: str | None, queue: str | None, start: str | None, end: str | None,
+    headers: tuple[str, ...], exchange: str | None, rate: int,
     exact: bool, allow_unroutable: bool, as_json: bool,
 ) -> None:  # fmt: skip
-    """Publish messages of the archive SOURCE again, with their properties and the header x-holtmq-replay."""
+    """Publish messages of the archive SOURCE again, with their properties and the header x-holtmq-replay.
+
+    SOURCE is the folder or table of an archive, or the AMQP URL of a broker with a stream queue.
+    """
+    given = MessageSource(source, format_, queue, start, end)
     password = _password(amqp_url, user, password_env, password_file)
     if master is None or master.startswith("local"):  # on a cluster, only the executors may reach the broker
         _require_broker(
@@ -230,7 +245,7 @@ def replay(
         )
     started = time.perf_counter()
     replay_id = None if exact else str(uuid.uuid4())
-    about = Announcement(http_url, source, without_password(amqp_url), Address.parse(amqp_url).vhost)
+    about = Announcement(http_url, str(given), without_password(amqp_url), Address.parse(amqp_url).vhost)
     mark = f". Their header x-holtmq-replay is {replay_id}" if replay_id is not None else ""
     interrupted = f"a part of the messages may be published{mark}"
     with SparkRun("replay", master, conf, about, interrupted).started() as (spark, _):
@@ -239,7 +254,7 @@ def replay(
 
         where = MessageFilter(_utc(since), _utc(until), key, queue, dict(map(parse_header, headers)))
         summary = run(
-            _read_archive(spark, source, format_), url=amqp_url, user=user, password=password, password_env=password_env,
+            given.read_archive(spark), url=amqp_url, user=user, password=password, password_env=password_env,
             password_file=password_file, ca_file=ca_file, where=where, exchange=exchange, rate=rate, exact=exact,
             replay_id=replay_id,
         )  # fmt: skip
@@ -256,6 +271,8 @@ def replay(
 @click.argument("source")
 @click.option("--before", required=True, type=click.Path(path_type=Path), help="Definitions file with the current topology.")
 @click.option("--after", required=True, type=click.Path(path_type=Path), help="Definitions file with the changed topology.")
+@click.option("--queue", help="Stream queue to read, if SOURCE is the URL of a broker.")
+@stream_options
 @source_options
 @click.option(
     "--fail-above",
@@ -267,20 +284,24 @@ def replay(
 def compare(
     source: str, before: Path, after: Path, options: tuple[str, ...], master: str | None,
     conf: tuple[str, ...],
-    http_url: str | None, *, exchange: str | None, vhost: str, format_: str, key_column: str, exchange_column: str,
+    http_url: str | None, *, queue: str | None, start: str | None, end: str | None,
+    exchange: str | None, vhost: str, format_: str, key_column: str, exchange_column: str,
     headers_column: str, fail_above: float | None, as_json: bool,
 ) -> int:  # fmt: skip
-    """Show which messages of SOURCE would reach other queues after a change of the topology."""
+    """Show which messages of SOURCE would reach other queues after a change of the topology.
+
+    SOURCE is a folder, a table, or the AMQP URL of a broker with a stream queue.
+    """
     old, new = Topology.from_definitions(before), Topology.from_definitions(after)
-    with SparkRun("compare", master, conf, Announcement(http_url, source, vhost=vhost)).started() as (spark, _):
+    given = MessageSource(source, format_, queue, start, end, options)
+    with SparkRun("compare", master, conf, Announcement(http_url, str(given), vhost=vhost)).started() as (spark, _):
         from holtmq.spark import Columns
         from holtmq.spark import compare as run
 
-        messages = _read(spark, source, format_, options)
         columns = Columns(key_column, exchange_column, headers_column)
-        comparison = run(messages, old, new, vhost=vhost, exchange=exchange, columns=columns)
+        comparison = run(given.read(spark), old, new, vhost=vhost, exchange=exchange, columns=columns)
     if not comparison.messages:
-        raise PipelineError(f"{source} contains no messages: nothing was compared")
+        raise PipelineError(f"{given} contains no messages: nothing was compared")
     if as_json:
         print_json(comparison.to_dict())
     else:
@@ -293,23 +314,29 @@ def compare(
 @click.option("--definitions", required=True, type=click.Path(path_type=Path), help="Definitions file with the topology.")
 @click.option("--html", type=click.Path(path_type=Path), help="File for the report as an HTML page.")
 @click.option("--title", default="Traffic", show_default=True, help="Title of the report.")
+@click.option("--queue", help="Stream queue to read, if SOURCE is the URL of a broker.")
+@stream_options
 @source_options
 @spark_options
 def report(
     source: str, definitions: Path, html: Path | None, title: str, options: tuple[str, ...], master: str | None,
     conf: tuple[str, ...],
-    http_url: str | None, *, exchange: str | None, vhost: str, format_: str, key_column: str, exchange_column: str,
+    http_url: str | None, *, queue: str | None, start: str | None, end: str | None,
+    exchange: str | None, vhost: str, format_: str, key_column: str, exchange_column: str,
     headers_column: str, as_json: bool,
 ) -> None:  # fmt: skip
-    """Measure the messages of SOURCE: volumes, busiest keys, unroutable messages, idle and overlapping bindings."""
+    """Measure the messages of SOURCE: volumes, busiest keys, unroutable messages, idle and overlapping bindings.
+
+    SOURCE is a folder, a table, or the AMQP URL of a broker with a stream queue.
+    """
     topology = Topology.from_definitions(definitions)
-    with SparkRun("report", master, conf, Announcement(http_url, source, str(html or ""), vhost)).started() as (spark, _):
+    given = MessageSource(source, format_, queue, start, end, options)
+    with SparkRun("report", master, conf, Announcement(http_url, str(given), str(html or ""), vhost)).started() as (spark, _):
         from holtmq.spark import Columns
         from holtmq.spark import report as run
 
         columns = Columns(key_column, exchange_column, headers_column)
-        messages = _read(spark, source, format_, options)
-        outcome = run(messages, topology, title=title, vhost=vhost, exchange=exchange, columns=columns)
+        outcome = run(given.read(spark), topology, title=title, vhost=vhost, exchange=exchange, columns=columns)
     if html is not None:
         outcome.write_html(html)
     if as_json:
@@ -331,20 +358,6 @@ def _require_broker(**options: str | None) -> None:
     from holtmq.spark.amqp.amqp_options import BrokerOptions
 
     BrokerOptions(**options).connect("holtmq pipeline").close()  # type: ignore[arg-type]
-
-
-def _read(spark: SparkSession, source: str, format_: str, options: tuple[str, ...] = ()) -> DataFrame:
-    if format_ == "table":
-        return spark.table(source)
-    if format_ == "delta" and not options:
-        return _read_archive(spark, source, format_)
-    return spark.read.format(format_).options(**dict(pairs(options))).load(source)
-
-
-def _read_archive(spark: SparkSession, source: str, format_: str) -> DataFrame:
-    from holtmq.spark.archive_formats import ARCHIVE_FORMATS, read_archive
-
-    return read_archive(spark, source, format=format_) if format_ in ARCHIVE_FORMATS else _read(spark, source, format_)
 
 
 def _utc(moment: datetime | None) -> datetime | None:

@@ -7,9 +7,11 @@ have no binary columns. Other table formats have no common way to recognise a ba
 from __future__ import annotations
 
 from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql.types import StructType
 
 from holtmq.errors import InvalidValueError
-from holtmq.spark.amqp.columns import SCHEMA
+from holtmq.spark.amqp.columns import OFFSET, SCHEMA
+from holtmq.spark.amqp.offset_column import STREAM_SCHEMA
 from holtmq.spark.delta_table import ArchiveTable
 
 DELTA = "delta"
@@ -44,15 +46,19 @@ def read_archive(
         format: The format of the archive: parquet, orc, json or delta.
     """
     format = require_archive_format(format)  # noqa: A001
-    if format == "json" and _is_archive(spark, source):
-        return spark.read.schema(SCHEMA).json(source)
+    if format == "json" and (schema := _json_schema(spark, source)) is not None:
+        return spark.read.schema(schema).json(source)
     if format == DELTA:
         files = ArchiveTable(source).files()
         return spark.read.option("mergeSchema", True).parquet(*files) if files else spark.createDataFrame([], SCHEMA)
     return spark.read.format(format).option("mergeSchema", True).load(source)
 
 
-def _is_archive(spark: SparkSession, source: str) -> bool:
-    """Return whether JSON is that of an archive. Other JSON may have a body that is plain text."""
+def _json_schema(spark: SparkSession, source: str) -> StructType | None:
+    """Return the columns of JSON if it is that of an archive. Other JSON may have a body that is plain text."""
     first = spark.read.text(source).head()
-    return first is None or '"source_queue"' in first["value"]
+    if first is None:
+        return SCHEMA
+    if '"source_queue"' not in first["value"]:
+        return None
+    return STREAM_SCHEMA if f'"{OFFSET}":' in first["value"] else SCHEMA

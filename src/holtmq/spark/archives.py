@@ -1,5 +1,7 @@
 """archive(): a queue into files by date, as a stream that continues or that ends when the queue is empty.
 
+A stream queue is read by its offsets, which are in the checkpoint. For any other queue this holds:
+
 Messages are acknowledged when they are in the spool beside the checkpoint. A batch that runs again after a crash therefore
 contains the same messages, and the sink (`archive_sink`) stores it once. So each received message is in the archive once.
 
@@ -18,7 +20,8 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.streaming.query import StreamingQuery
 
 from holtmq.spark import compaction
-from holtmq.spark.amqp.amqp_options import PREFETCH, RECEIVERS, SEGMENT_ROWS, BrokerOptions, StreamOptions
+from holtmq.spark.amqp.amqp_options import PREFETCH, RECEIVERS, SEGMENT_ROWS, BrokerOptions, QueueOptions, StreamOptions
+from holtmq.spark.amqp.offset_options import FollowOptions
 from holtmq.spark.amqp.source import register_source
 from holtmq.spark.amqp.stream_metrics import StreamMetrics, stream_metrics
 from holtmq.spark.archive_folders import ArchiveFolders
@@ -29,7 +32,8 @@ from holtmq.spark.compaction import BusyError
 from holtmq.spark.deprecated_names import OldToJson, accept_old_keywords
 from holtmq.spark.filesystems import qualify
 
-SEGMENTS_PER_FILE = 20
+SEGMENTS_PER_FILE, RANGES_PER_FILE = 20, 5
+"""Partitions of the source that one task writes to a file."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -74,9 +78,12 @@ def archive(
     prefetch: int = PREFETCH,
     max_messages_per_trigger: int | None = None,
     segment_rows: int = SEGMENT_ROWS,
+    starting_offsets: str | None = None,
     progress: Callable[[int], None] | None = None,
 ) -> ArchiveSummary:
     """Move the messages of a queue into files under `target`, until the queue is empty.
+
+    With `starting_offsets` the queue is a stream queue: its messages stay there, and the executors read them from the broker.
 
     With `available_now=False` the job continues, writing a batch every `interval`, until it is interrupted.
 
@@ -85,7 +92,7 @@ def archive(
 
     Args:
         spark: The session that runs the job.
-        queue: The queue to archive. Its messages are removed.
+        queue: The queue to archive. Its messages are removed, unless it is a stream queue.
         target: The folder for the files, or the location of the table if `format` is delta.
         url: The broker: `amqp://host:port/vhost` or `amqps://…`.
         user: The user name (default: that of the URL, or guest).
@@ -106,6 +113,8 @@ def archive(
         prefetch: The maximum number of unacknowledged messages per connection.
         max_messages_per_trigger: The maximum size of a batch (default: half of what the receivers prefetch).
         segment_rows: The maximum size of a segment of the spool, which is the work of one task.
+        starting_offsets: Where to start in a stream queue: earliest, latest, an offset, a time, or a time span such as 24h.
+            A job that continues from its checkpoint ignores it.
         progress: A function that is called on the driver with the number of messages archived so far.
     """
     format, folders = require_archive_format(format), ArchiveFolders.by(partition_by)  # noqa: A001
@@ -115,12 +124,17 @@ def archive(
     )  # fmt: skip
     target = qualify(spark, target)
     checkpoint = qualify(spark, checkpoint) if checkpoint else f"{target.rstrip('/')}/{HIDDEN}/checkpoint"
-    stream = StreamOptions(
-        queue=queue, receivers=receivers, prefetch=prefetch, max_messages_per_trigger=max_messages_per_trigger,
-        segment_rows=segment_rows, ack="spool", spool=f"{checkpoint}/spool",
-    )  # fmt: skip
+    stream: QueueOptions
+    if starting_offsets is None:
+        stream = StreamOptions(
+            queue=queue, receivers=receivers, prefetch=prefetch, max_messages_per_trigger=max_messages_per_trigger,
+            segment_rows=segment_rows, ack="spool", spool=f"{checkpoint}/spool",
+        )  # fmt: skip
+    else:
+        stream = FollowOptions(queue=queue, starting_offsets=starting_offsets, max_offsets_per_trigger=max_messages_per_trigger)
     messages = folders.add_to(_read(spark, broker, stream))
-    batches = _Batches(open_sink(target, format, folders), progress)
+    per_file = SEGMENTS_PER_FILE if starting_offsets is None else RANGES_PER_FILE
+    batches = _Batches(open_sink(target, format, folders), per_file, progress)
     query = _start(messages, batches, f"archive of {queue}", checkpoint, None if available_now else interval)
     try:
         query.awaitTermination()
@@ -135,7 +149,7 @@ def archive(
     return ArchiveSummary(batches.messages, batches.count, merged, removed, stream_metrics(query))
 
 
-def _read(spark: SparkSession, broker: BrokerOptions, stream: StreamOptions) -> DataFrame:
+def _read(spark: SparkSession, broker: BrokerOptions, stream: QueueOptions) -> DataFrame:
     register_source(spark)
     return spark.readStream.format("amqp").options(**broker.to_spark(), **stream.to_spark()).load()
 
@@ -149,17 +163,18 @@ def _start(messages: DataFrame, batches: _Batches, name: str, checkpoint: str, i
 class _Batches:
     """Passes the micro-batches of a query to a sink, and counts. Runs on the driver."""
 
-    def __init__(self, sink: ArchiveSink, progress: Callable[[int], None] | None) -> None:
+    def __init__(self, sink: ArchiveSink, per_file: int, progress: Callable[[int], None] | None) -> None:
         self._sink = sink
+        self._per_file = per_file
         self._progress = progress
         self.messages = 0
         self.count = 0
 
     def write(self, batch: DataFrame, batch_id: int) -> None:
         """Write a micro-batch. Spark calls this on the driver."""
-        segments = batch.rdd.getNumPartitions()
-        if segments:
-            rows = batch.coalesce(-(-segments // SEGMENTS_PER_FILE))
+        partitions = batch.rdd.getNumPartitions()
+        if partitions:
+            rows = batch.coalesce(-(-partitions // self._per_file))
             written = self._sink.write(rows, _query_id(batch), batch_id)
             self.messages += written
             self.count += bool(written)
