@@ -1,4 +1,4 @@
-"""The guarantees of the broker and of streams in a file: each of them names a test, and the test exists."""
+"""The guarantees of the broker, and of streams in a file and on Spark: each of them names a test, and the test exists."""
 
 from __future__ import annotations
 
@@ -10,7 +10,8 @@ import pytest
 ROOT = Path(__file__).parent.parent
 BROKER = (ROOT / "docs/broker.md").read_text().split("## Guarantees")[1].split("\n\n")[2]
 STREAMS = (ROOT / "docs/embedded.md").read_text().split("| what is guaranteed for a stream")[1].split("\n\n")[0]
-ROWS = [*BROKER.splitlines()[2:], *STREAMS.splitlines()[2:]]
+SPARK = (ROOT / "docs/pipeline.md").read_text().split("| what is guaranteed for a stream queue")[1].split("\n\n")[0]
+ROWS = [row for table in (BROKER, STREAMS, SPARK) for row in table.splitlines()[2:]]
 
 
 @pytest.mark.parametrize("row", ROWS)

@@ -12,31 +12,42 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from pyspark.errors import PySparkException
 from pyspark.sql import DataFrame, SparkSession
 
-from holtmq.client.blocking_connection import BlockingConnection
+from holtmq.client.blocking_connection import RefusedError
+from holtmq.client.delivered_offset import NotAStreamError
 from holtmq.client.publisher import Outgoing, Publisher
 from holtmq.spark import archive, read_archive, stream_metrics
 from holtmq.spark.amqp.amqp_options import BrokerOptions
 from holtmq.spark.amqp.offset_range import OffsetRange
 from holtmq.spark.amqp.range_reader import DataLossError, RangeReader
 from holtmq.spark.amqp.remote_stream import RemoteStream
+from holtmq.spark.amqp.stream_queue_reader import StreamQueueReader
 from holtmq.wire.content import encode_properties
 from tests.amqp_client import Amqp, Channel
 from tests.deadline import eventually
-from tests.peers.rabbitmq import RabbitMQ
+from tests.server.process import BrokerProcess, broker_process
 from tests.spark.conftest import LiveBroker, amqp_options, wait_until
 from tests.spark.test_guarantees import application
 
-pytestmark = pytest.mark.rabbitmq
 NOW = datetime(2026, 10, 1, 12, tzinfo=UTC)
+on_holtmq = pytest.mark.parametrize("live", ["holtmq"], indirect=True)
+"""For rules that do not depend on the broker."""
 
 
-@pytest.fixture
-def live(rabbitmq: RabbitMQ) -> LiveBroker:
-    """A broker with stream queues."""
-    return LiveBroker("rabbitmq", rabbitmq.amqp_port)
+@pytest.fixture(scope="module")
+def holtmq(tmp_path_factory: pytest.TempPathFactory) -> Iterator[BrokerProcess]:
+    """A broker that the tests of this module share."""
+    with broker_process(tmp_path_factory.mktemp("streams") / "broker.db") as broker:
+        yield broker
+
+
+@pytest.fixture(params=["holtmq", pytest.param("rabbitmq", marks=pytest.mark.rabbitmq)])
+def live(request: pytest.FixtureRequest) -> LiveBroker:
+    """HoltMQ, then RabbitMQ."""
+    if request.param == "rabbitmq":
+        return LiveBroker("rabbitmq", request.getfixturevalue("rabbitmq").amqp_port)
+    return LiveBroker("holtmq", request.getfixturevalue("holtmq").port)
 
 
 @pytest.fixture
@@ -65,6 +76,11 @@ def put(live: LiveBroker, queue: str, numbers: range, **properties: Any) -> None
 def read(spark: SparkSession, live: LiveBroker, queue: str, **options: Any) -> DataFrame:
     options = {"startingOffsets": "earliest", **options}
     return spark.read.format("amqp").options(**amqp_options(live, queue=queue, **options)).load()
+
+
+def ranges(live: LiveBroker, queue: str, start: str = "earliest") -> list[OffsetRange]:
+    """Return the plan of a batch."""
+    return StreamQueueReader(amqp_options(live, queue=queue, startingOffsets=start)).partitions()
 
 
 def offsets(rows: DataFrame) -> list[int]:
@@ -101,42 +117,33 @@ def test_a_position_is_found_in_a_stream(live: LiveBroker, stream: str) -> None:
         found.close()
 
 
-def test_a_queue_that_is_not_a_stream_is_refused_and_keeps_its_messages(
-    spark: SparkSession, live: LiveBroker, channel: Channel, queue: str
-) -> None:
+def test_a_queue_that_is_not_a_stream_is_refused_and_keeps_its_messages(live: LiveBroker, channel: Channel, queue: str) -> None:
     for headers in ({}, {"x-stream-offset": 1}):  # as a shovel from a stream may leave it
         channel.put(queue, b"m", headers=headers)
-        with pytest.raises(PySparkException, match=f"queue '{queue}' is not a stream queue"):
-            read(spark, live, queue).collect()
+        with pytest.raises(NotAStreamError, match=f"queue '{queue}' is not a stream queue"):
+            ranges(live, queue)
         assert eventually(lambda: channel.get(queue), "the message to be in the queue")
-    with pytest.raises(PySparkException, match="no queue 'nothing'"):
-        read(spark, live, "nothing").collect()
+    with pytest.raises(RefusedError, match="no queue 'nothing'"):
+        ranges(live, "nothing")
 
 
-class RecordingBroker(BrokerOptions):
-    """Remembers the connections, so that a test can break them."""
-
-    connections: list[BlockingConnection] = []  # noqa: RUF012
-
-    def connect(self, name: str) -> BlockingConnection:
-        connection = BrokerOptions.connect(self, name)
-        self.connections.append(connection)
-        return connection
-
-
-def test_a_task_goes_on_where_it_was_after_a_lost_connection(live: LiveBroker, stream: str) -> None:
-    put(live, stream, range(12_000), headers={"n": 1})
-    reader = RangeReader(RecordingBroker(url=live.url), OffsetRange(stream, 100, 12_000, NOW), fail_on_data_loss=True)
+def test_a_task_goes_on_where_it_was_after_the_broker_is_killed(killable_broker: BrokerProcess) -> None:
+    live = LiveBroker("holtmq", killable_broker.port)
+    with Amqp(live.port) as amqp:
+        amqp.channel().declare("s", durable=True, queue_type="stream")
+    put(live, "s", range(12_000), headers={"n": 1})
+    reader = RangeReader(BrokerOptions(url=live.url), OffsetRange("s", 100, 12_000, NOW), fail_on_data_loss=True)
     rows = reader.read()
     found = next(rows).column("offset").to_pylist()
-    RecordingBroker.connections[-1].close()
+    assert len(found) < 12_000
+    killable_broker.kill()
+    killable_broker.start()
     found += [offset for batch in rows for offset in batch.column("offset").to_pylist()]
     assert found == list(range(100, 12_000))
-    assert len(RecordingBroker.connections) == 2
 
 
 def test_a_range_that_was_removed_fails_or_is_skipped(
-    spark: SparkSession, live: LiveBroker, channel: Channel, caplog: pytest.LogCaptureFixture
+    live: LiveBroker, channel: Channel, caplog: pytest.LogCaptureFixture
 ) -> None:
     queue = f"stream-{uuid.uuid4()}"
     limits: dict[str, Any] = {"max_length_bytes": 2_000, "stream_max_segment_size_bytes": 1_000}
@@ -152,8 +159,8 @@ def test_a_range_that_was_removed_fails_or_is_skipped(
     end = stream.end()
     stream.close()
     assert end is not None
-    with pytest.raises(PySparkException, match=f"the messages from offset 0 on were removed from the stream '{queue}'"):
-        read(spark, live, queue, startingOffsets=0).collect()
+    with pytest.raises(DataLossError, match=f"the messages from offset 0 on were removed from the stream '{queue}'"):
+        ranges(live, queue, "0")
     part = OffsetRange(queue, 0, end, NOW)  # planned before they were removed
     with pytest.raises(DataLossError, match="set failOnDataLoss to false to skip them"):
         list(RangeReader(broker, part, fail_on_data_loss=True).read())
@@ -164,6 +171,7 @@ def test_a_range_that_was_removed_fails_or_is_skipped(
     channel.delete(queue)
 
 
+@on_holtmq
 def test_a_stream_reads_each_offset_once_and_reports_its_lag(
     spark: SparkSession, live: LiveBroker, stream: str, tmp_path: Path
 ) -> None:
@@ -190,13 +198,13 @@ def test_a_stream_reads_each_offset_once_and_reports_its_lag(
     assert (metrics.received, metrics.acknowledged) == (50, 0)
 
 
+@on_holtmq
 def test_a_stream_queue_is_archived_and_stays(spark: SparkSession, live: LiveBroker, stream: str, tmp_path: Path) -> None:
     put(live, stream, range(100))
-    summary = archive(spark, stream, str(tmp_path), url=live.url, starting_offsets="earliest", format="json")
-    assert (summary.messages, summary.batches) == (100, 1)
-    again = archive(spark, stream, str(tmp_path), url=live.url, starting_offsets="earliest", format="json")
-    assert again.messages == 0
-    assert sorted(offsets(read_archive(spark, str(tmp_path), format="json"))) == list(range(100))
+    summary = archive(spark, stream, str(tmp_path), url=live.url, starting_offsets="40", format="json")
+    assert (summary.messages, summary.batches) == (60, 1)
+    assert sorted(offsets(read_archive(spark, str(tmp_path), format="json"))) == list(range(40, 100))
+    assert [len(part) for part in ranges(live, stream)] == [100]
 
 
 COPY = """
@@ -217,6 +225,7 @@ rows.writeStream.foreachBatch(write).option("checkpointLocation", folder + "/che
 """
 
 
+@on_holtmq
 def test_an_application_that_is_killed_in_a_micro_batch_copies_each_offset_once(
     spark: SparkSession, live: LiveBroker, stream: str, tmp_path: Path
 ) -> None:
@@ -241,19 +250,30 @@ def test_an_application_that_is_killed_in_a_micro_batch_copies_each_offset_once(
     assert sorted(offsets(spark.read.parquet(*folders))) == list(range(10, 260))
 
 
-def test_a_stream_is_published_with_ids_that_a_second_attempt_repeats(
-    spark: SparkSession, live: LiveBroker, channel: Channel, stream: str, queue: str, tmp_path: Path
+@on_holtmq
+def test_a_micro_batch_that_is_published_again_is_stored_once(
+    spark: SparkSession, live: LiveBroker, channel: Channel, stream: str, tmp_path: Path
 ) -> None:
-    put(live, stream, range(4), headers={"x-publisher": "other", "x-publishing-id": 7, "kept": True})
+    put(live, stream, range(1), headers={"x-publisher": "other", "x-publishing-id": 7, "kept": True})
+    put(live, stream, range(1, 4), headers={"kept": True})
+    copy = f"{stream}-copy"
+    channel.declare(copy, durable=True, queue_type="stream")
     rows = spark.readStream.format("amqp").options(
         **amqp_options(live, queue=stream, startingOffsets="earliest", maxOffsetsPerTrigger=2)
     )
-    to_queue = rows.load().selectExpr("'' as exchange", f"'{queue}' as routing_key", "headers", "body")
-    writer = to_queue.writeStream.format("amqp").options(**amqp_options(live, publisher="copy"))
-    query = writer.option("checkpointLocation", str(tmp_path)).trigger(availableNow=True).start()
-    query.awaitTermination()
-    eventually(lambda: channel.count(queue) == 4, "the broker to count the messages")
-    events = [channel.get(queue) for _ in range(4)]
-    headers = [event.properties["headers"] for event in events if event is not None]
-    ids = [0, 1, 1 << 32, (1 << 32) + 1]
-    assert headers == [{"kept": True, "x-publisher": f"copy/{query.id}/0", "x-publishing-id": number} for number in ids]
+    to_copy = rows.load().selectExpr("'' as exchange", f"'{copy}' as routing_key", "headers", "body")
+    for batches in ([0, 1], [1]):
+        writer = to_copy.writeStream.format("amqp").options(**amqp_options(live, publisher="copy"))
+        query = writer.option("checkpointLocation", str(tmp_path)).trigger(availableNow=True).start()
+        query.awaitTermination()
+        assert [each["batchId"] for each in query.recentProgress if each["numInputRows"]] == batches
+        copied = RangeReader(BrokerOptions(url=live.url), OffsetRange(copy, 0, 4, NOW), fail_on_data_loss=True)
+        stored = [row for batch in copied.read() for row in batch.to_pylist()]
+        numbers = [0, 1, 1 << 32, (1 << 32) + 1]
+        assert [json.loads(row["headers"]) for row in stored] == [
+            {"kept": True, "x-publisher": f"copy/{query.id}/0", "x-publishing-id": number} for number in numbers
+        ]
+        assert [len(part) for part in ranges(live, copy)] == [4]
+        (tmp_path / "commits" / "1").unlink(missing_ok=True)  # as after a crash: the last micro-batch runs again
+        (tmp_path / "commits" / ".1.crc").unlink(missing_ok=True)
+    channel.delete(copy)
