@@ -14,7 +14,7 @@ from hypothesis import settings
 
 from holtmq.testing import TestBroker, running_broker
 from tests.peers.peer import PEERS, RABBITMQ, REQUIRE, MissingPeerError, Peer, looked_up
-from tests.peers.rabbitmq import CONSISTENT_HASH_PLUGIN, RabbitMQ, running_rabbitmq
+from tests.peers.rabbitmq import CONSISTENT_HASH_PLUGIN, QUICK_SAMPLES, RabbitMQ, running_rabbitmq
 from tests.server.process import BrokerProcess, broker_process
 
 if TYPE_CHECKING:
@@ -53,15 +53,8 @@ def killable_broker(tmp_path: Path) -> Iterator[BrokerProcess]:
 
 @pytest.fixture(scope="session")
 def rabbitmq() -> Iterator[RabbitMQ]:
-    """A node that all tests share. Each test leaves it as empty as it found it."""
-    with running_rabbitmq(CONSISTENT_HASH_PLUGIN) as node:
-        yield node
-
-
-@pytest.fixture
-def own_rabbitmq() -> Iterator[RabbitMQ]:
-    """A node for a single test, which may leave it in any state."""
-    with running_rabbitmq() as node:
+    """A node that all tests share. Each test leaves it as empty as it found it, if need be with `clear`."""
+    with running_rabbitmq("rabbitmq_management", CONSISTENT_HASH_PLUGIN, settings=QUICK_SAMPLES) as node:
         yield node
 
 
@@ -94,6 +87,20 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
             if peer.name in missing and not os.environ.get(REQUIRE):
                 item.user_properties.append((MISSING_PEER, peer.name))
                 item.add_marker(pytest.mark.skip(reason=f"{peer.name} is not installed"))
+    _put_shared_processes_first(items)
+
+
+def _put_shared_processes_first(items: list[pytest.Item]) -> None:
+    """Let the modules that use Spark come first, then those that use RabbitMQ.
+
+    pytest-xdist gives each of its processes one part of the list, in order, and one that is done takes tests from the end of
+    another's part. So the first part's process alone starts Spark and RabbitMQ, and short tests are left for the end.
+    """
+    ranks: dict[Path, int] = {}
+    for item in items:
+        rank = 0 if "spark" in getattr(item, "fixturenames", ()) else 1 if RABBITMQ in _peers_of(item) else 2
+        ranks[item.path] = min(rank, ranks.get(item.path, rank))
+    items.sort(key=lambda item: ranks[item.path])
 
 
 @pytest.hookimpl(wrapper=True)

@@ -26,28 +26,40 @@ def blocks(page: Path, language: str) -> list[str]:
 
 
 PYTHON_PAGES = [page for page in PAGES if blocks(page, "python")]
+SPARK_PAGES = [page for page in PYTHON_PAGES if any("holtmq.spark" in block for block in blocks(page, "python"))]
 COMMANDS = [
     pytest.param(block, id=f"{page.name}-{number}")
     for page in PAGES
     for number, block in enumerate(each for each in blocks(page, "") if each.startswith("$ "))
 ]
-assert PYTHON_PAGES
+assert SPARK_PAGES
 assert COMMANDS
 
 
-@pytest.mark.parametrize("page", PYTHON_PAGES, ids=lambda page: page.name)
+@pytest.mark.parametrize("page", [page for page in PYTHON_PAGES if page not in SPARK_PAGES], ids=lambda page: page.name)
 def test_python_gives_the_results_in_its_comments(
     page: Path, request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A comment on the line after an expression is its value.
+    monkeypatch.chdir(ROOT)
+    run_page(page, request)
+
+
+@pytest.mark.usefixtures("spark")  # session() returns this one, which is stopped at the end
+@pytest.mark.parametrize("page", SPARK_PAGES, ids=lambda page: page.name)
+def test_python_with_spark_gives_the_results_in_its_comments(
+    page: Path, request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(ROOT)
+    run_page(page, request)
+
+
+def run_page(page: Path, request: pytest.FixtureRequest) -> None:
+    """Run the Python of a page. A comment on the line after an expression is its value.
 
     The blocks of a page share their names. They are one test, because pytest may run two tests in two processes.
     """
-    monkeypatch.chdir(ROOT)
     names: dict[str, Any] = {}
     for block in blocks(page, "python"):
-        if "holtmq.spark" in block:
-            request.getfixturevalue("spark")  # session() then returns this one, which is stopped at the end
         run_block(block, names, request)
 
 

@@ -9,10 +9,16 @@ from __future__ import annotations
 from tests.conformance.permission_table import FILE, PermissionRow, load_permissions
 from tests.conformance.permission_targets import Stage, rabbitmq_stage, stage
 from tests.management.conftest import running_node
+from tests.peers.rabbitmq import QUICK_SAMPLES, running_rabbitmq
 
 
 def main() -> None:
-    with running_node() as node, stage(node.amqp_port, node.http) as ours, rabbitmq_stage() as theirs:
+    with (
+        running_node() as node,
+        stage(node.amqp_port, node.http) as ours,
+        running_rabbitmq("rabbitmq_management", settings=QUICK_SAMPLES) as rabbitmq,
+        rabbitmq_stage(rabbitmq) as theirs,
+    ):
         FILE.write_text("\n".join(_rewritten(FILE.read_text().splitlines(), ours, theirs)) + "\n")
 
 

@@ -13,7 +13,7 @@ from tests.amqp_client import Amqp, Channel, ClosedError
 from tests.conformance.permission_table import OTHER, OWN, SPARE, PermissionRow, load_accounts
 from tests.deadline import eventually
 from tests.management.http import Http, segment
-from tests.peers.rabbitmq import running_rabbitmq
+from tests.peers.rabbitmq import RabbitMQ
 
 PASSWORD = "secret"
 ADMIN = "admin"
@@ -26,11 +26,6 @@ QUEUES = ("q", "mine.q", "held")
 BINDINGS = (("x", "queue", "q"), ("t", "queue", "q"), ("mine.x", "queue", "q"), ("x", "exchange", "x2"), ("i", "exchange", "x"))
 LOGIN = f"{ADMIN}:{PASSWORD}"
 LISTED_CHANNEL = 9
-QUICK_SAMPLES = (
-    "collect_statistics_interval = 1000",
-    *(f"management.sample_retention_policies.{each}.minute = 1" for each in ("global", "basic", "detailed")),
-)
-"""RabbitMQ lists connections and channels after the next sample, which it takes every 5 s by default."""
 IN_VHOSTS = ("/api/exchanges/", "/api/queues/", "/api/bindings/", "/api/connections/")
 """Paths of operations that change exchanges and queues of one vhost, or nothing that is stored."""
 KEY = "mine.key"
@@ -246,13 +241,13 @@ def _seen(path: str, items: list[Any]) -> str:
 
 
 @contextmanager
-def rabbitmq_stage() -> Iterator[Stage]:
-    """Start a RabbitMQ of its own, which lists new connections and channels within a second."""
-    with (
-        running_rabbitmq("rabbitmq_management", settings=QUICK_SAMPLES) as node,
-        stage(node.amqp_port, Http(f"http://127.0.0.1:{node.http_port}")) as one,
-    ):
-        yield one
+def rabbitmq_stage(node: RabbitMQ) -> Iterator[Stage]:
+    """Use a RabbitMQ with the management plugin, which should list new connections quickly. It is empty afterwards."""
+    try:
+        with stage(node.amqp_port, Http(f"http://127.0.0.1:{node.http_port}")) as one:
+            yield one
+    finally:
+        node.clear()
 
 
 @contextmanager

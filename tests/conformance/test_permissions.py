@@ -14,6 +14,7 @@ from holtmq.wire.methods import Method
 from tests.conformance.permission_table import PermissionRow, PermissionSection, load_permissions
 from tests.conformance.permission_targets import Stage, rabbitmq_stage, stage
 from tests.management.conftest import running_node
+from tests.peers.rabbitmq import RabbitMQ
 
 SECTIONS = load_permissions()
 ROWS = [row for section in SECTIONS for row in section.rows]
@@ -32,10 +33,10 @@ def test_holtmq_permits_what_the_table_says(holtmq: Stage, section: PermissionSe
 
 
 @pytest.mark.rabbitmq
-def test_rabbitmq_permits_what_we_say_of_it() -> None:
+def test_rabbitmq_permits_what_we_say_of_it(rabbitmq: RabbitMQ) -> None:
     asked = [(row, section) for section in SECTIONS for row in section.rows if row.rabbitmq is not None]
-    with rabbitmq_stage() as rabbitmq:
-        seen = [shown(row, section, rabbitmq.outcomes(row, section.users)) for row, section in asked]
+    with rabbitmq_stage(rabbitmq) as theirs:
+        seen = [shown(row, section, theirs.outcomes(row, section.users)) for row, section in asked]
     assert seen == [shown(row, section, row.rabbitmq or ()) for row, section in asked]
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from contextlib import ExitStack
 from typing import Any
 
 import pika
@@ -11,7 +12,7 @@ import pytest
 from tests.deadline import eventually
 from tests.management.conftest import running_node
 from tests.management.http import Answer, Http
-from tests.peers.rabbitmq import running_rabbitmq
+from tests.peers.rabbitmq import RabbitMQ
 
 pytestmark = pytest.mark.rabbitmq
 
@@ -220,15 +221,17 @@ OPEN = ("arguments", "client_properties", "cluster_state", "listeners", "context
 
 
 @pytest.fixture(scope="module")
-def answers() -> Iterator[list[tuple[str, Answer, Answer]]]:
-    with running_node() as node, running_rabbitmq("rabbitmq_management") as rabbitmq:
+def answers(rabbitmq: RabbitMQ) -> Iterator[list[tuple[str, Answer, Answer]]]:
+    with running_node() as node, ExitStack() as stack:
+        stack.callback(rabbitmq.clear)
         peers = [(node.http, node.amqp_port), (Http(f"http://127.0.0.1:{rabbitmq.http_port}"), rabbitmq.amqp_port)]
         connections = [pika.BlockingConnection(pika.ConnectionParameters(port=port, heartbeat=0)) for _, port in peers]
         for connection in connections:
             channel = connection.channel()
             channel.queue_declare("held")
             channel.basic_consume("held", lambda *_: None)
-        eventually(lambda: all(has_statistics(http) for http, _ in peers), "statistics, collected every five seconds")
+            stack.callback(connection.close)
+        eventually(lambda: all(has_statistics(http) for http, _ in peers), "statistics, collected every second")
         yield [
             (
                 f"{login.split(':')[0]} {method} {path} {body if body is not None else ''}".strip(),
@@ -237,8 +240,6 @@ def answers() -> Iterator[list[tuple[str, Answer, Answer]]]:
             )
             for login, method, path, body in REQUESTS
         ]
-        for connection in connections:
-            connection.close()
 
 
 def has_statistics(http: Http) -> bool:

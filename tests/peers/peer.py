@@ -71,7 +71,7 @@ def _on_path(*names: str) -> Callable[[], Path | None]:
     return find
 
 
-RABBITMQ = Peer("RabbitMQ", ("rabbitmq-server",), _find_rabbitmq, ("rabbitmq", "own_rabbitmq"))
+RABBITMQ = Peer("RabbitMQ", ("rabbitmq-server",), _find_rabbitmq, ("rabbitmq",))
 RABBITMQADMIN = Peer("rabbitmqadmin", ("rabbitmq-server",), _on_path("rabbitmqadmin"))
 AMQP_TOOLS = Peer("amqp-tools", ("amqp-tools",), _on_path("amqp-publish"))
 NPM = Peer("npm", ("nodejs", "npm"), _on_path("npm"), ("amqplib",))

@@ -15,6 +15,11 @@ from typing import IO
 from tests.peers.peer import RABBITMQ
 from tests.ports import port_of, reserve_port
 
+QUICK_SAMPLES = (
+    "collect_statistics_interval = 1000",
+    *(f"management.sample_retention_policies.{each}.minute = 1" for each in ("global", "basic", "detailed")),
+)
+"""RabbitMQ lists connections and channels after the next sample, which it takes every 5 s by default."""
 START_TIMEOUT_S = 120
 STOP_TIMEOUT_S = 60
 CONSISTENT_HASH_PLUGIN = "rabbitmq_consistent_hash_exchange"
@@ -66,6 +71,18 @@ class RabbitMQ:
         if found is None:
             raise RuntimeError(f"erl_call: {done.stderr.strip() or done.stdout.strip()}\n{expressions}")
         return found[1]
+
+    def clear(self) -> None:
+        """Remove all vhosts, users and parameters, and create the vhost and the permissions of the default user again."""
+        users, parameters, guest = "rabbit_auth_backend_internal", "rabbit_runtime_parameters", binary("guest")
+        self.evaluate(
+            f"[ok = rabbit_vhost:delete(Name, {guest}) || Name <- rabbit_vhost:list_names()]",
+            f"[ok = {users}:delete_user(Name, {guest}) || [{{user, Name}} | _] <- {users}:list_users(), Name =/= {guest}]",
+            f"[{parameters}:clear_global(Name, {guest}) || [{{name, Name}} | _] <- {parameters}:list_global(), "
+            "not lists:member(Name, [cluster_name, internal_cluster_id])]",
+            f"ok = rabbit_vhost:add({binary('/')}, {guest})",
+            f"ok = {users}:set_permissions({guest}, {binary('/')}, {', '.join([binary('.*')] * 3)}, {guest})",
+        )
 
     @property
     def _cookie(self) -> str:

@@ -13,7 +13,8 @@ from hypothesis import given
 
 from holtmq import Binding, DefinitionsError, Exchange, Queue, Router, Topology
 from holtmq.table import FieldValue
-from tests.peers.rabbitmq import RabbitMQ, binary
+from tests.management.http import Http
+from tests.peers.rabbitmq import RabbitMQ
 from tests.test_table import fields
 from tests.topology.record_exports import FOLDER, furnished
 
@@ -182,16 +183,18 @@ def test_a_file_that_is_no_definitions_file_is_refused(tmp_path: Path, text: byt
 
 
 @pytest.mark.rabbitmq
-def test_rabbitmq_takes_what_we_export_and_exports_it_again(own_rabbitmq: RabbitMQ, tmp_path: Path) -> None:
-    with furnished(own_rabbitmq):
-        exported = Topology.from_definitions(json.loads(own_rabbitmq.ctl("export_definitions", "-")))
-    ours = exported.to_definitions()
-    ours["bindings"] = [b for b in ours["bindings"] if b["destination"] != "mine"]  # of the exclusive queues, now gone
-    ours["parameters"] = ours["global_parameters"] = []  # rabbitmqctl 3.10.8 writes these so that it can't read them
-    (tmp_path / "ours.json").write_text(json.dumps(ours))
-    own_rabbitmq.evaluate(*(f"ok = rabbit_vhost:delete({binary(vhost)}, {binary('guest')})" for vhost in exported.vhosts))
-    own_rabbitmq.ctl("import_definitions", str(tmp_path / "ours.json"))
-    again = Topology.from_definitions(json.loads(own_rabbitmq.ctl("export_definitions", "-")))
+def test_rabbitmq_takes_what_we_export_and_exports_it_again(rabbitmq: RabbitMQ) -> None:
+    http = Http(f"http://127.0.0.1:{rabbitmq.http_port}")
+    try:
+        with furnished(rabbitmq):
+            exported = Topology.from_definitions(http.get("/api/definitions"))
+        ours = exported.to_definitions()
+        ours["bindings"] = [b for b in ours["bindings"] if b["destination"] != "mine"]  # of the exclusive queues, now gone
+        rabbitmq.clear()
+        assert http.post("/api/definitions", ours).status == 204
+        again = Topology.from_definitions(http.get("/api/definitions"))
+    finally:
+        rabbitmq.clear()
     expected = Topology.from_definitions(ours)
     for part in ("exchanges", "queues", "bindings", "policies"):
         assert set(getattr(again, part)) == set(getattr(expected, part))
