@@ -1,6 +1,6 @@
-"""The application that test_cluster.py runs: `python -m tests.spark.cluster_job MASTER IN OUT [PYTHON OF THE EXECUTORS]`.
+"""The application that test_cluster.py runs: `python -m tests.spark.cluster_job MASTER IN OUT PYTHON_OF_THE_EXECUTORS`.
 
-It routes messages twice, as a DataFrame and with the job from Parquet to Parquet, slowly enough to be interrupted. It prints
+It routes messages twice, as a DataFrame, slowly enough to be interrupted, and with the job from Parquet to Parquet. It prints
 the results, and what it found on the executors, as JSON.
 """
 
@@ -45,15 +45,15 @@ def inspect_executor(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBat
         yield pa.RecordBatch.from_pydict({"path": [holtmq.__file__], "importable": [importable]})
 
 
-def main(master: str, source: str, target: str, executor_python: str | None = None) -> None:
+def main(master: str, source: str, target: str, executor_python: str) -> None:
     config = {
+        "spark.ui.enabled": "false",
         "spark.executor.memory": "1g",
         "spark.executor.cores": 1,
         "spark.executor.extraJavaOptions": os.environ.get("SPARK_SUBMIT_OPTS", ""),
+        "spark.pyspark.python": executor_python,
     }
-    spark: SparkSession = session(
-        master, config={**config, "spark.pyspark.python": executor_python} if executor_python else config
-    )
+    spark: SparkSession = session(master, config=config)
     try:
         messages = spark.range(0, MESSAGES, 1, TASKS).selectExpr(
             "id", "'orders' as exchange", "concat('orders.', if(id % 4 = 0, 'food.', 'toys.'), id) as routing_key"

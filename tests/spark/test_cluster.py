@@ -11,11 +11,15 @@ import sys
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
+from typing import Any
 
 import pyspark
+import pytest
+from pyspark.sql import SparkSession
 
 from holtmq.spark.java import java_home
 from tests.amqp_client import Amqp
+from tests.ports import port_of, reserve_port
 from tests.server.process import broker_process
 from tests.spark.cluster_job import MESSAGES
 from tests.spark.conftest import wait_until
@@ -27,25 +31,6 @@ EXAMPLES = ROOT / "examples"
 START_TIMEOUT_S = 180.0
 JOB_TIMEOUT_S = 600.0
 EXPECTED = {"food": MESSAGES // 4, "all": MESSAGES}
-DRIVER = """
-from holtmq.errors import HoltmqError
-from holtmq.spark import Columns, compare, publish, register, replay, report, route, session
-from holtmq.topology import Binding, Exchange, Queue, Topology
-
-spark = session("local[1]", config={"spark.driver.memory": "1g"})
-register(spark)
-topology = Topology((Exchange("x", "topic"),), (Queue("q"),), (Binding("x", "q", "a.#"),))
-messages = spark.sql("select 'x' as exchange, 'a.b' as routing_key, 'body' as body")
-print([row.queue for row in route(messages, topology).collect()])
-print(compare(messages, topology, Topology(topology.exchanges, topology.queues, ())).losing)
-outcome = report(messages, topology)
-print(outcome.deliveries)
-try:
-    outcome.to_html()
-except HoltmqError as error:
-    print(error)
-spark.stop()
-"""
 CLIENT = """
 import sys
 import warnings
@@ -76,7 +61,12 @@ spark.stop()
 
 
 def environment(**more: str) -> dict[str, str]:
-    ours = {"JAVA_HOME": str(java_home()), "SPARK_LOCAL_IP": "127.0.0.1", "PYSPARK_PYTHON": sys.executable}
+    ours = {
+        "JAVA_HOME": str(java_home()),
+        "SPARK_LOCAL_IP": "127.0.0.1",
+        "SPARK_DAEMON_JAVA_OPTS": os.environ["SPARK_SUBMIT_OPTS"],
+        "PYSPARK_PYTHON": sys.executable,
+    }
     inherited = {name: value for name, value in os.environ.items() if name != "PYTHONPATH"}
     return {**inherited, **ours, **more}
 
@@ -101,32 +91,17 @@ def kill(process: subprocess.Popen[bytes]) -> None:
     process.wait()
 
 
-def free_port() -> int:
-    with socket.socket() as listener:
-        listener.bind(("127.0.0.1", 0))
-        return int(listener.getsockname()[1])
-
-
 @contextmanager
 def cluster(folder: Path) -> Iterator[tuple[str, list[subprocess.Popen[bytes]]]]:
     """Run a master and two workers with one core each on loopback. Yield the address and the workers."""
-    port = free_port()
-    url = f"spark://127.0.0.1:{port}"
-    master = ["org.apache.spark.deploy.master.Master", "--host", "127.0.0.1", "--port", str(port), "--webui-port", "0"]
-    worker = [
-        "org.apache.spark.deploy.worker.Worker",
-        "--host",
-        "127.0.0.1",
-        "--cores",
-        "1",
-        "--memory",
-        "1500m",
-        "--webui-port",
-        "0",
-    ]
+    here = ("--host", "127.0.0.1", "--webui-port", "0")
     with ExitStack() as stack:
+        port = str(port_of(stack.enter_context(reserve_port())))
+        url = f"spark://127.0.0.1:{port}"
+        master = ["org.apache.spark.deploy.master.Master", *here, "--port", port]
         stack.enter_context(daemon(folder / "master.log", *master))
         wait_until(lambda: "I have been elected leader" in (folder / "master.log").read_text(), START_TIMEOUT_S)
+        worker = ["org.apache.spark.deploy.worker.Worker", *here, "--cores", "1", "--memory", "1500m"]
         workers = [
             stack.enter_context(daemon(folder / f"worker-{n}.log", *worker, "--work-dir", str(folder / f"work-{n}"), url))
             for n in range(2)
@@ -136,14 +111,16 @@ def cluster(folder: Path) -> Iterator[tuple[str, list[subprocess.Popen[bytes]]]]
         yield url, workers
 
 
-def start_job(master: str, folder: Path, *more: str) -> subprocess.Popen[str]:
-    command = [sys.executable, "-m", "tests.spark.cluster_job", master, str(folder / "in"), str(folder / "out"), *more]
+def start_job(master: str, folder: Path, python: Path) -> subprocess.Popen[str]:
+    """Start the job with this Python for the executors."""
+    places = (master, str(folder / "in"), str(folder / "out"), str(python))
+    command = [sys.executable, "-m", "tests.spark.cluster_job", *places]
     return subprocess.Popen(
         command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, env=environment(), start_new_session=True
     )
 
 
-def result(job: subprocess.Popen[str]) -> dict[str, object]:
+def result(job: subprocess.Popen[str]) -> dict[str, Any]:
     try:
         output, errors = job.communicate(timeout=JOB_TIMEOUT_S)
     except subprocess.TimeoutExpired:
@@ -151,50 +128,37 @@ def result(job: subprocess.Popen[str]) -> dict[str, object]:
         job.communicate()
         raise
     assert job.returncode == 0, errors
-    return json.loads(output.splitlines()[-1])  # type: ignore[no-any-return]
+    return dict(json.loads(output.splitlines()[-1]))
 
 
 def test_a_worker_that_is_killed_during_a_job_costs_no_rows(tmp_path: Path) -> None:
+    """The executors need nothing but pyspark, pandas and pyarrow."""
+    python = make_light_environment(tmp_path / "light")
     with cluster(tmp_path) as (url, workers):
-        job = start_job(url, tmp_path)
-        assert job.stdout is not None
-        assert job.stdout.readline() == "started\n"
-        wait_until(lambda: any((tmp_path / "work-0").glob("app-*/*/stderr")), START_TIMEOUT_S)
-        wait_until(lambda: "Running task 5" in executor_logs(tmp_path), START_TIMEOUT_S)
+        job = start_job(url, tmp_path, python)
+        wait_until(lambda: is_in_the_middle(tmp_path) or job.poll() is not None, START_TIMEOUT_S)
         kill(workers[0])
         found = result(job)
     assert found["counts"] == found["files"] == EXPECTED
-    assert all(str(path).endswith("holtmq.zip/holtmq/__init__.py") for path in found["paths"])  # type: ignore[attr-defined]
-    assert found["job"]["by"] == "arrow"  # type: ignore[index]
+    assert found["job"]["by"] == "arrow"
     assert not list((tmp_path / "out").glob("_holtmq-*"))
+    assert found["importable"] == []
+    assert all(path.endswith("holtmq.zip/holtmq/__init__.py") for path in found["paths"])
+
+
+def is_in_the_middle(folder: Path) -> bool:
+    """Return whether some tasks have run, and the first worker has an executor."""
+    return any((folder / "work-0").glob("app-*/*/stderr")) and "Running task 5" in executor_logs(folder)
 
 
 def executor_logs(folder: Path) -> str:
     return "".join(path.read_text() for path in folder.glob("work-*/app-*/*/stderr"))
 
 
-def test_executors_need_nothing_but_pyspark_pandas_and_pyarrow(tmp_path: Path) -> None:
-    python = make_light_environment(tmp_path / "light")
-    found = result(start_job("local-cluster[2,1,1024]", tmp_path, str(python)))
-    assert found["importable"] == []
-    assert all(str(path).endswith("holtmq.zip/holtmq/__init__.py") for path in found["paths"])  # type: ignore[attr-defined]
-    assert found["counts"] == found["files"] == EXPECTED
-    assert found["job"]["by"] == "arrow"  # type: ignore[index]
-
-
-def test_the_driver_needs_nothing_but_pyspark_pandas_and_pyarrow_except_for_html(tmp_path: Path) -> None:
-    python = make_light_environment(tmp_path / "light")
-    light = environment(PYTHONPATH=str(ROOT / "src"), PYSPARK_PYTHON=str(python))
-    done = subprocess.run([python, "-c", DRIVER], capture_output=True, text=True, env=light, timeout=JOB_TIMEOUT_S)
-    assert done.returncode == 0, done.stderr
-    queues, losing, deliveries, error = done.stdout.splitlines()
-    assert (queues, losing, deliveries) == ("['q']", "1", "1")
-    assert "needs the package jinja2" in error
-
-
 def test_a_client_of_spark_connect_routes_compares_publishes_and_reads(tmp_path: Path) -> None:
     """The server's Python has no holtmq: the client sends it."""
-    python, port = make_light_environment(tmp_path / "light"), free_port()
+    python, reservation = make_light_environment(tmp_path / "light"), reserve_port()
+    port = port_of(reservation)
     settings = {
         "spark.connect.grpc.binding.address": "127.0.0.1",
         "spark.connect.grpc.binding.port": str(port),
@@ -205,6 +169,7 @@ def test_a_client_of_spark_connect_routes_compares_publishes_and_reads(tmp_path:
     conf = [part for name, value in settings.items() for part in ("--conf", f"{name}={value}")]
     server = ["org.apache.spark.deploy.SparkSubmit", "--master", "local[1]", *conf]
     with (
+        reservation,
         broker_process(tmp_path / "broker.db") as broker,
         daemon(tmp_path / "server.log", *server, "--class", "org.apache.spark.sql.connect.service.SparkConnectServer"),
         Amqp(broker.port) as amqp,
@@ -227,15 +192,21 @@ def accepts(port: int) -> bool:
 
 def test_spark_submit(tmp_path: Path) -> None:
     example = EXAMPLES / "spark_submit.py"
-    command = [str(SPARK_CLASS.with_name("spark-submit")), "--master", "local[2]", str(example), str(tmp_path / "out")]
+    submit = [str(SPARK_CLASS.with_name("spark-submit")), "--master", "local[2]", "--conf", "spark.ui.enabled=false"]
+    command = [*submit, str(example), str(tmp_path / "out")]
     done = subprocess.run(command, capture_output=True, text=True, env=environment(), timeout=JOB_TIMEOUT_S)
     assert done.returncode == 0, done.stderr
     assert "1,000 messages, 1,500 deliveries" in done.stdout
 
 
-def test_the_notebook_runs_from_top_to_bottom(tmp_path: Path) -> None:
-    cells = json.loads((EXAMPLES / "pipeline.ipynb").read_text())["cells"]
-    code = "\n".join("".join(cell["source"]) for cell in cells if cell["cell_type"] == "code")
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, cwd=tmp_path, timeout=JOB_TIMEOUT_S)
-    assert done.returncode == 0, done.stderr
+def test_the_notebook_runs_from_top_to_bottom(
+    spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(SparkSession, "stop", lambda session: None)  # session() returns the one that all tests share
+    monkeypatch.chdir(tmp_path)
+    names: dict[str, Any] = {}
+    for cell in json.loads((EXAMPLES / "pipeline.ipynb").read_text())["cells"]:
+        if cell["cell_type"] == "code":
+            exec("".join(cell["source"]), names)
+    assert "33.3% of the messages are affected" in capsys.readouterr().out
     assert (tmp_path / "report.html").exists()

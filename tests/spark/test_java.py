@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import shutil
 import subprocess
 import sys
@@ -13,6 +14,9 @@ from holtmq import InvalidValueError
 from holtmq.spark import java, session
 from holtmq.spark.java import JavaError, java_home
 from holtmq.spark.sessions import MASTER
+from tests.spark.light_environment import make_light_environment
+
+SOURCES = Path(__file__).parents[2] / "src"
 
 TOOLS = (
     "sh",
@@ -31,6 +35,27 @@ TOOLS = (
     "chmod",
     "tr",
 )
+USE_EVERYTHING = """
+import warnings; warnings.simplefilter("error")
+from holtmq.errors import HoltmqError
+from holtmq.spark import Columns, compare, publish, register, replay, report, route, session
+from holtmq.topology import Binding, Exchange, Queue, Topology
+
+spark = session("local[1]", config={"spark.driver.memory": "1g"})
+register(spark)
+print(spark.sparkContext._jvm.System.getProperty("java.version"))
+topology = Topology((Exchange("x", "topic"),), (Queue("q"),), (Binding("x", "q", "a.#"),))
+messages = spark.sql("select 'x' as exchange, 'a.b' as routing_key, 'body' as body")
+print([row.queue for row in route(messages, topology).collect()])
+print(compare(messages, topology, Topology(topology.exchanges, topology.queues, ())).losing)
+outcome = report(messages, topology)
+print(outcome.deliveries)
+try:
+    outcome.to_html()
+except HoltmqError as error:
+    print(error)
+spark.stop()
+"""
 USE_SPARK = """
 import warnings; warnings.simplefilter("error")
 from holtmq.spark import session
@@ -139,19 +164,30 @@ def test_a_path_with_special_characters_is_only_a_path(monkeypatch: pytest.Monke
     assert not (tmp_path / "planted").exists()
 
 
-@pytest.mark.parametrize("has_java", [True, False], ids=["installed Java", "no Java installed"])
-def test_spark_starts_and_works_without_output(tmp_path: Path, has_java: bool) -> None:  # noqa: FBT001
-    folder = tmp_path / "bin"
-    folder.mkdir()
-    for tool in TOOLS:
+def run_with(folder: Path, tools: tuple[str, ...], *command: str | Path, **variables: str) -> list[str]:
+    """Run a command that finds only these programs. Return the lines that it prints, and expect no other output."""
+    for tool in tools:
         if found := shutil.which(tool):
             (folder / tool).symlink_to(found)
-    if has_java:
-        (folder / "java").symlink_to(java_home() / "bin" / "java")
-    environment = {"PATH": str(folder), "HOME": str(tmp_path), "LANG": "C.UTF-8"}
-    done = subprocess.run([sys.executable, "-c", USE_SPARK], capture_output=True, text=True, env=environment, timeout=600)
+    quick = {"SPARK_SUBMIT_OPTS": os.environ["SPARK_SUBMIT_OPTS"]}
+    environment = {"PATH": str(folder), "HOME": str(folder), "LANG": "C.UTF-8", **quick, **variables}
+    done = subprocess.run(command, capture_output=True, text=True, env=environment, timeout=600)
     assert done.stderr == ""
-    assert int(done.stdout.split(".")[0]) >= java.OLDEST
+    return done.stdout.splitlines()
+
+
+def test_spark_starts_and_works_without_installed_java_and_without_output(tmp_path: Path) -> None:
+    (version,) = run_with(tmp_path, TOOLS, sys.executable, "-c", USE_SPARK)
+    assert int(version.split(".")[0]) >= java.OLDEST
+
+
+def test_with_installed_java_the_driver_needs_nothing_but_pyspark_pandas_and_pyarrow_except_for_html(tmp_path: Path) -> None:
+    python = make_light_environment(tmp_path / "light")
+    (tmp_path / "java").symlink_to(java_home() / "bin" / "java")
+    version, *found, error = run_with(tmp_path, TOOLS, python, "-c", USE_EVERYTHING, PYTHONPATH=str(SOURCES))
+    assert int(version.split(".")[0]) >= java.OLDEST
+    assert found == ["['q']", "1", "1"]
+    assert "needs the package jinja2" in error
 
 
 def test_an_invalid_master_is_refused_before_java_starts() -> None:
