@@ -13,6 +13,7 @@ from pathlib import Path
 from random import choice
 from tempfile import TemporaryDirectory
 from threading import Semaphore
+from typing import TYPE_CHECKING
 
 import click
 from rich.rule import Rule
@@ -32,11 +33,15 @@ from holtmq.testing import running_broker
 from holtmq.topology import Binding, Exchange, Queue, Topology
 from holtmq.wire.content import encode_properties
 
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame, SparkSession
+
 MESSAGES = 200_000
 SENT = 500
 EVENTS = 5_000
 PUBLISHED = 300
 ORDERS = 20_000
+LATE_ORDERS = 1_000
 KINDS = "array('food', 'food', 'toys.lego', 'books', 'electronics.laptops.basic', 'electronics.laptops.premium')"
 A_DAY_OF_ORDERS = (
     "'orders' as exchange",
@@ -89,7 +94,7 @@ def demo(folder: Path, *, pages: bool | None, spark: bool) -> None:
     _route_traffic(pickle.loads(pickle.dumps(router)))
     archived = 0
     if spark:
-        show(Rule("The same topology on Spark: publish, archive, compare, report", align="left"))
+        show(Rule("The same topology on Spark: publish, archive, copy a stream once, compare, report", align="left"))
         archived = _use_spark(topology, folder)
     show(
         f"\nSummary: {len(topology.exchanges)} exchanges, {len(topology.queues)} queues, {len(topology.bindings)} bindings, "
@@ -204,7 +209,7 @@ def _use_a_broker() -> int:
 
 
 def _use_spark(topology: Topology, folder: Path) -> int:
-    """Publish a day of orders, archive them, compare two topologies over the archive, and write a report."""
+    """Publish a day of orders, archive them, copy a stream, compare two topologies over the archive, and write a report."""
     try:
         from holtmq.cli.pipeline_commands import show_comparison
         from holtmq.spark import archive, compare, publish, report, session
@@ -214,11 +219,16 @@ def _use_spark(topology: Topology, folder: Path) -> int:
     spark = session("local[2]", app_name="holtmq demo")
     with TemporaryDirectory(prefix="holtmq-demo-") as name:
         definitions, stored = Path(name) / "shop.json", str(Path(name) / "archive")
-        definitions.write_text(json.dumps(topology.to_definitions()))
+        definitions.write_text(json.dumps(_with_history(topology).to_definitions()))
         with running_broker(Path(name) / "shop.db", definitions=str(definitions)) as broker:
             published = publish(spark.range(ORDERS).selectExpr(*A_DAY_OF_ORDERS), url=broker.url)
             summary = archive(spark, "audit-log", stored, url=broker.url)
-        show(f"{published.confirmed:,} orders published and confirmed, {summary.messages:,} archived from the queue audit-log")
+            show(f"{published.confirmed:,} orders published and confirmed, {summary.messages:,} archived from queue audit-log")
+            _copy_stream(spark, broker.url, Path(name))
+            publish(spark.range(LATE_ORDERS).selectExpr(*A_DAY_OF_ORDERS), url=broker.url)
+            copied = _copy_stream(spark, broker.url, Path(name))
+        offsets = copied.select("offset").distinct().count()
+        show(f"Stream history copied to Parquet by two runs of a query: {copied.count():,} rows, {offsets:,} different offsets")
         orders = spark.read.parquet(stored)
         changed = Topology(topology.exchanges, topology.queues, (*topology.bindings[:2], *topology.bindings[3:]))
         show("Effect of removing the binding orders.food:")
@@ -228,6 +238,20 @@ def _use_spark(topology: Topology, folder: Path) -> int:
     spark.stop()
     show(f"Report: {folder / 'report.html'}")
     return summary.messages
+
+
+def _with_history(topology: Topology) -> Topology:
+    """Add a stream of all orders to the shop."""
+    history = Queue("history", arguments={"x-queue-type": "stream", "x-max-age": "7D"})
+    return Topology(topology.exchanges, (*topology.queues, history), (*topology.bindings, Binding("audit", "history")))
+
+
+def _copy_stream(spark: SparkSession, url: str, folder: Path) -> DataFrame:
+    """Copy what is new in the stream. The checkpoint has the offset to continue from, so nothing is copied twice."""
+    new = spark.readStream.format("amqp").options(url=url, queue="history", startingOffsets="earliest").load()
+    writer = new.writeStream.format("parquet").option("checkpointLocation", str(folder / "checkpoint"))
+    writer.trigger(availableNow=True).start(str(folder / "history")).awaitTermination()
+    return spark.read.parquet(str(folder / "history"))
 
 
 def _leave_pages_open(topology: Topology, folder: Path) -> None:
