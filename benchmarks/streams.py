@@ -16,6 +16,7 @@ import time
 from collections.abc import Sequence
 from contextlib import ExitStack
 from datetime import UTC, datetime
+from itertools import pairwise
 
 import uvloop
 
@@ -31,7 +32,7 @@ PREFETCH, ACK_EVERY = 1000, 100
 READERS = 10
 SEEKS = 20
 STREAM: dict[str, FieldValue] = {"x-queue-type": "stream"}
-LESS_IS_BETTER = ("seek", "start", "memory", "file")
+LESS_IS_BETTER = ("processor", "seek", "start", "memory", "file")
 
 
 def main() -> None:
@@ -60,12 +61,18 @@ def measure(broker: Broker, messages: int, size: int) -> dict[str, float]:
         size=size, consumers=0, confirm=5000, persistent=True, time_s=3600, messages=messages, queue_arguments=STREAM,
         is_kept=True,
     )  # fmt: skip
-    began = time.time()
-    values = {"publish, confirmed, messages/s": run_load(broker.address, load).sent_per_s}
+    began, cpu = time.time(), broker.cpu_s
+    values, used_s = {}, [cpu()]
+    values["publish, confirmed, messages/s"] = run_load(broker.address, load).sent_per_s
+    used_s.append(cpu())
     times = [began + number / SEEKS * (time.time() - began) for number in range(SEEKS)]
     values["read from the first offset, messages/s"] = read(broker, size, [0], messages)
+    used_s.append(cpu())
     places = [number * messages // READERS for number in range(READERS)]
     values[f"{READERS} readers at different places, messages/s"] = read(broker, size, places, messages // READERS)
+    used_s.append(cpu())
+    for name, (before, after) in zip(("publish", "read", f"{READERS} readers"), pairwise(used_s), strict=True):
+        values[f"processor time, {name}, µs per message"] = (after - before) * 1e6 / messages
     values["memory above idle, MiB"] = broker.memory_mib() - idle_mib
     offsets = [number * messages // SEEKS for number in range(SEEKS)]
     values["seek to an offset, ms"] = max(seek_ms(broker, offset) for offset in offsets)
