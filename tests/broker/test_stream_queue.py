@@ -351,6 +351,17 @@ def test_retention_removes_the_oldest_chunks(bench: Bench) -> None:
     assert bench.count("s") == extent.number
 
 
+@pytest.mark.parametrize("is_publishing", [True, False], ids=["while something is published", "while nothing is"])
+def test_a_policy_removes_what_is_too_much_at_once(bench: Bench, client: Client, *, is_publishing: bool) -> None:
+    publish(bench, client, 0, 300)
+    publish(bench, client, 300, 300)
+    if is_publishing:
+        client.publish("", "s", b"600")
+    complete(bench.broker.set_policy(Policy("small", "^s$", {"max-length-bytes": 100})))
+    bench.to_disk()
+    assert stream(bench).extent.first_offset == (600 if is_publishing else 300)
+
+
 def test_what_is_too_old_goes_although_nothing_is_published(bench: Bench) -> None:
     client = bench.client()
     client.declare("s", durable=True, queue_type="stream")

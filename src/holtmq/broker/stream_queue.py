@@ -96,12 +96,17 @@ class StreamQueue:
         self._cannot_read = False
         self._counted_memory = 0
         self._trim_at: int | None = None
-        self.apply(rules)
+        self.rules = rules
+        self._watch_age()
 
     def apply(self, rules: StreamRules) -> None:
         """Apply new rules of retention."""
+        if rules == self.rules:
+            return
         self.rules = rules
         self._watch_age()
+        if self._has_excess():
+            self._trim()
 
     def recover(self, state: QueueState, last_id: int) -> None:
         """Do nothing: what the stream has is read when somebody asks for it."""
@@ -172,9 +177,7 @@ class StreamQueue:
         """Let the journal's batch change the stream, and continue the consumers when it is on disk."""
         if self.is_deleted:
             return StreamChange()  # a transaction that began before
-        rules = self.rules
-        since_ms = None if rules.max_age_ms is None else self._host.now_ms - rules.max_age_ms
-        self._change = self._journal.begin_stream(self.id, rules.chunk_bytes, rules.max_bytes, since_ms)
+        self._change = self._journal.begin_stream(self.id, self.rules.chunk_bytes, *self._limits())
         self._batch, self._is_stale = self._journal.batch, True
         self._host.starve(self)
         return self._change
@@ -365,14 +368,29 @@ class StreamQueue:
         if self._trim_at is not None and self._trim_at <= now:
             self._trim_at = None
             self._watch_age()
-            if self._has_old_chunks(now) and not self._change.is_open:
-                self._begin_batch()
+            if self._has_excess():
+                self._trim()
         self._host.wake(self)
 
-    def _has_old_chunks(self, now_ms: int) -> bool:
-        """Return whether the first chunk may be too old. The last one stays, however old it is."""
-        extent, age_ms = self.extent, self.rules.max_age_ms
-        return age_ms is not None and extent.chunks > 1 and extent.first_at is not None and extent.first_at < now_ms - age_ms
+    def _has_excess(self) -> bool:
+        """Return whether retention may remove the first chunk. The last one stays, however old or large it is."""
+        extent, rules = self.extent, self.rules
+        if extent.chunks < 2 or extent.first_at is None:
+            return False
+        is_old = rules.max_age_ms is not None and extent.first_at < self._host.now_ms - rules.max_age_ms
+        return is_old or (rules.max_bytes is not None and extent.size > rules.max_bytes)
+
+    def _trim(self) -> None:
+        """Let the journal's batch remove what is too much or too old."""
+        if self._change.is_open:
+            self._change.max_bytes, self._change.since_ms = self._limits()
+        else:
+            self._begin_batch()
+
+    def _limits(self) -> tuple[int | None, int | None]:
+        """Return the largest size and the oldest time that retention leaves."""
+        max_age_ms = self.rules.max_age_ms
+        return self.rules.max_bytes, None if max_age_ms is None else self._host.now_ms - max_age_ms
 
     def _watch_age(self) -> None:
         """Schedule the next check of the first chunk's age."""
