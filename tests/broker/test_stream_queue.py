@@ -13,7 +13,7 @@ import pytest
 
 from holtmq.broker.definitions_import import import_definitions
 from holtmq.broker.stream_queue import StreamQueue
-from holtmq.errors import DefinitionsError, NotImplementedByBrokerError, PreconditionFailedError
+from holtmq.errors import DefinitionsError, NotImplementedByBrokerError, PreconditionFailedError, ResourceError
 from holtmq.queueing.stream_rules import StreamRules
 from holtmq.steps import complete
 from holtmq.table import FieldValue
@@ -473,6 +473,18 @@ def test_a_read_error_is_waited_out(
     bench.turn(1000)
     bench.turn()
     assert reader.bodies == numbers(0, 1, 2)
+
+
+def test_a_time_that_cannot_be_looked_up_is_reported_to_the_consumer(
+    bench: Bench, client: Client, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(
+        "holtmq.store.sqlite.stream_log.StreamLog.find",
+        lambda *_: (_ for _ in ()).throw(sqlite3.OperationalError("disk I/O error")),
+    )
+    with pytest.raises(ResourceError, match="stream 's' in vhost '/' cannot be read"):
+        consume(bench, "1h")
+    assert stream(bench).consumers == []
 
 
 def test_damage_is_skipped(bench: Bench, client: Client) -> None:

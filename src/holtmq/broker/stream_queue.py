@@ -15,7 +15,7 @@ from holtmq.broker.memory import MESSAGE_BYTES, UNACKNOWLEDGED_BYTES
 from holtmq.broker.ports import QueueHost
 from holtmq.broker.queued_message import QueuedMessage
 from holtmq.broker.traffic import Outflow
-from holtmq.errors import NotImplementedByBrokerError, PreconditionFailedError, StoreError
+from holtmq.errors import NotImplementedByBrokerError, PreconditionFailedError, ResourceError, StoreError
 from holtmq.queueing.offset_header import offset_header
 from holtmq.queueing.publishing_id import numbered_by
 from holtmq.queueing.stream_filter import StreamFilter
@@ -322,7 +322,10 @@ class StreamQueue:
         if consumer.is_auto_ack:
             raise NotImplementedByBrokerError(f"{what} does not support no_ack: expected a consumer that acknowledges")
         wanted = StreamFilter.of(consumer.arguments)
-        offset = self._find(consumer.arguments.get(OFFSET_ARGUMENT))
+        try:
+            offset = self._find(consumer.arguments.get(OFFSET_ARGUMENT))
+        except StoreError as error:
+            raise ResourceError(f"{what} cannot be read: {error}") from error
         self._readers[consumer] = StreamReader(consumer, offset, wanted)
         self.consumers.append(consumer)
         self._host.wake(self)
