@@ -15,7 +15,7 @@ from holtmq.broker.publication import Publication
 from holtmq.broker.queued_message import Origin, QueuedMessage
 from holtmq.broker.reply import REPLY_QUEUE, ReplyDestination
 from holtmq.broker.served_queue import ServedQueue
-from holtmq.broker.settlement import Settlement
+from holtmq.broker.settlement import ACK, REJECT, REQUEUE, Settlement
 from holtmq.broker.stream_queue import StreamQueue
 from holtmq.broker.traffic import WAYS_KEPT, Inflow, Outflow, Tallies, Way
 from holtmq.broker.transaction import Transaction
@@ -375,7 +375,7 @@ class Channel:
 
     def ack(self, tag: int, *, multiple: bool) -> None:
         if multiple:
-            self._settle(self._take_unsettled(tag, multiple=True), Settlement.ACK)
+            self._settle(self._take_unsettled(tag, multiple=True), ACK)
         else:
             self.ack_each((tag,))
 
@@ -383,7 +383,7 @@ class Channel:
         """Acknowledge several deliveries. On the hot path: see benchmarks/broker.py."""
         if self.transaction is not None:
             for tag in tags:
-                self._settle(self._take_unsettled(tag, multiple=False), Settlement.ACK)
+                self._settle(self._take_unsettled(tag, multiple=False), ACK)
             return
         unsettled = self.unsettled
         for tag in tags:
@@ -400,7 +400,7 @@ class Channel:
 
     def reject(self, tag: int, *, multiple: bool, requeue: bool) -> None:
         """Requeue messages, or dead-letter them."""
-        settlement = Settlement.REQUEUE if requeue else Settlement.REJECT
+        settlement = REQUEUE if requeue else REJECT
         self._settle(self._take_unsettled(tag, multiple=multiple), settlement)
 
     @property
@@ -435,7 +435,7 @@ class Channel:
         if not requeue:
             raise NotImplementedByBrokerError("basic.recover without requeue: expected requeue")
         unsettled, self.unsettled = self.unsettled, {}
-        self._apply_in_steps(unsettled, Settlement.REQUEUE)
+        self._apply_in_steps(unsettled, REQUEUE)
 
     def _take_unsettled(self, tag: int, *, multiple: bool) -> dict[int, Delivery]:
         if multiple and tag == 0:
@@ -490,9 +490,9 @@ class Channel:
         if consumer is not None:
             consumer.in_flight -= 1
             self.in_flight -= 1
-        if settlement is Settlement.ACK:
+        if settlement is ACK:
             queue.settle(message)
-        elif settlement is Settlement.REQUEUE:
+        elif settlement is REQUEUE:
             queue.take_back(message)
             self.outflow.requeued += 1
         else:
@@ -565,7 +565,7 @@ class Channel:
         while self.unsettled:  # a message leaves it when it is requeued: those in it still count as unacknowledged
             _, delivery = self.unsettled.popitem()
             try:
-                self._settle_one(delivery, Settlement.REQUEUE)
+                self._settle_one(delivery, REQUEUE)
             except Exception:  # noqa: BLE001  # contained: it is reported
                 errors.report("requeueing a message", f"queue {delivery[1].name!r}")
             yield
