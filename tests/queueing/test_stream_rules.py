@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from holtmq.errors import InvalidValueError, PreconditionFailedError
 from holtmq.queueing.offset_header import offset_header
@@ -53,10 +55,31 @@ def test_a_queue_of_another_type_has_other_rules() -> None:
     assert isinstance(rules_of(stream()), StreamRules)
 
 
-def test_headers_that_cannot_be_decoded_are_delivered_as_they_are() -> None:
-    raw = encode_properties({"headers": b"\0\0\0\x03\x01a?"})
-    assert offset_header(raw).frames(2, 5).content(7, b"ab") == make_content(raw, b"ab", 5)
-    assert offset_header(raw).frames(0, 5).content(7, b"") == make_content(raw, b"", 5)
+@pytest.mark.parametrize("table", [b"\x01a?", b"\x0fx-stream-offset?"])
+def test_headers_that_cannot_be_decoded_stay_as_they_are_before_the_offset(table: bytes) -> None:
+    raw = encode_properties({"content_type": "t", "headers": len(table).to_bytes(4, "big") + table, "app_id": "me"})
+    found = raw_properties_of(offset_header(raw).frames(2, 5).content(7, b"ab"))
+    assert table + b"\x0fx-stream-offsetl" + (7).to_bytes(8, "big") + b"\x02me" in found
+    assert Properties(found).without_headers() == {"content_type": "t", "app_id": "me"}
+
+
+@given(
+    st.fixed_dictionaries({}, optional={name: st.text(max_size=5) for name in ("content_type", "content_encoding", "type")}),
+    st.none() | st.dictionaries(st.sampled_from(["a", "x-stream-offset", "x-stream-filter-value"]), st.text(max_size=5)),
+    st.binary(max_size=3),
+    st.integers(0, 2**63 - 1),
+)
+def test_the_offset_is_added_to_any_properties(
+    others: dict[str, str], headers: dict[str, str] | None, body: bytes, offset: int
+) -> None:
+    header = offset_header(encode_properties({**others, "headers": headers}))
+    frames = header.frames(len(body), 9)
+    content = frames.content(offset, body)
+    assert [content] == frames.contents(offset, [body])
+    found = raw_properties_of(content)
+    assert content == make_content(found, body, 9)
+    assert Properties(found).to_dict() == {**others, "headers": {**(headers or {}), "x-stream-offset": offset}}
+    assert header.filter_value == (headers or {}).get("x-stream-filter-value")
 
 
 def test_large_properties_get_the_offset_as_well() -> None:

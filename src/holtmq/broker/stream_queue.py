@@ -28,6 +28,7 @@ from holtmq.store.stream_chunk import StreamChunk
 from holtmq.store.stream_port import StreamChange, StreamEntry, StreamExtent, StreamMessage
 from holtmq.table import FieldValue
 from holtmq.topology import Queue
+from holtmq.wire.content import Properties
 
 if TYPE_CHECKING:
     from holtmq.broker.consumer import Consumer
@@ -42,8 +43,8 @@ READ_AGAIN_MS = 1000
 """Pause after the file could not be read."""
 LONGEST_TRIM_MS, SHORTEST_TRIM_MS = 60_000, 1000
 """How often the age of the first chunk is checked while nothing is published: a tenth of the maximum age, within these."""
-
-
+NO_PROPERTIES = Properties(bytes(2))
+"""Stands for the properties of a delivery, which are in its content, and which nobody looks at again."""
 NOT_NUMBERED = (None, 0)
 _as_entry: Callable[[tuple[object, ...]], StreamEntry] = partial(tuple.__new__, StreamEntry)
 """Makes an entry of its values in half the time of its constructor."""
@@ -247,7 +248,7 @@ class StreamQueue:
             body = chunk.body(place)
             content = header.frames(len(body), number).content(offset - 1, body)
             origin = self._host.origin(chunk.origin(place))
-            messages.append(QueuedMessage(offset - 1, origin, header.properties, content, len(body), 1))
+            messages.append(QueuedMessage(offset - 1, origin, NO_PROPERTIES, content, len(body), 1))
         else:
             offset = chunk.next_offset
         reader.next_offset = offset
@@ -261,17 +262,13 @@ class StreamQueue:
         """Do the same for messages that share all but their bodies. On the hot path: see benchmarks/streams.py."""
         offset = max(reader.next_offset, chunk.first_offset)
         bodies = chunk.bodies(offset - chunk.first_offset, limit)
-        header, origin, number = (
-            offset_header(chunk.properties[0]),
-            self._host.origin(chunk.origins[0]),
-            reader.consumer.channel.number,
-        )
-        properties = header.properties
+        header, origin = offset_header(chunk.properties[0]), self._host.origin(chunk.origins[0])
+        number = reader.consumer.channel.number
         messages: list[QueuedMessage] = []
         for size, group in groupby(bodies, len):
             contents = header.frames(size, number).contents(offset, list(group))
             messages += [
-                QueuedMessage(place, origin, properties, content, size, 1) for place, content in enumerate(contents, offset)
+                QueuedMessage(place, origin, NO_PROPERTIES, content, size, 1) for place, content in enumerate(contents, offset)
             ]
             offset += len(contents)
         reader.next_offset = offset

@@ -11,67 +11,80 @@ from holtmq.errors import FrameError
 from holtmq.queueing.stream_filter import filter_value
 from holtmq.wire.content import CACHEABLE_BYTES, Content, Properties, encode_properties
 from holtmq.wire.frames import BASIC, BODY, CONTENT_START, FRAME_START, HEADER
-from holtmq.wire.tables import join_table, split_table
+from holtmq.wire.tables import drop_field, short_string
 
 OFFSET_HEADER = "x-stream-offset"
 OFFSET_BYTES = 8
-ROOM = b"l" + bytes(OFFSET_BYTES)
-"""A 64-bit integer, as RabbitMQ sends it."""
+FIELD = short_string(OFFSET_HEADER) + b"l"
+"""The field of the headers, up to its value: a 64-bit integer, as RabbitMQ sends it."""
+BEFORE_HEADERS, HAS_HEADERS = (0x8000, 0x4000), 0x2000
+"""Flags of properties: content type and content encoding, which come before the headers, and the headers."""
 HEADER_FIELDS = CONTENT_START.size - FRAME_START.size
 
 
 class OffsetHeader:
-    """Properties that many messages share, divided where the offset of each goes."""
+    """Properties that many messages share, divided where the offset of each goes. They are not decoded for this."""
 
-    __slots__ = ("_after", "_before", "filter_value", "properties")
+    __slots__ = ("_after", "_before", "_filter_values", "_raw")
 
     def __init__(self, raw: bytes) -> None:
-        self.properties = Properties(raw)
-        self.filter_value = filter_value(self.properties)
-        try:
-            fields = split_table(self.properties.raw_headers())
-        except FrameError:
-            self._before, self._after = raw, None
-            return
-        fields.pop(OFFSET_HEADER, None)
-        table = join_table({**fields, OFFSET_HEADER: ROOM})
-        others = self.properties.without_headers()
-        encoded = encode_properties({**others, "headers": table})
-        before = {name: value for name, value in others.items() if name in ("content_type", "content_encoding")}
-        end = len(encode_properties(before)) + len(table)
-        self._before, self._after = encoded[: end - OFFSET_BYTES], encoded[end:]
+        self._raw = raw
+        self._filter_values: tuple[str | None, ...] = ()
+        if OFFSET_HEADER.encode() in raw:
+            raw = _without_offset(raw)
+        flags, at = int.from_bytes(raw[:2], "big"), 2
+        for flag in BEFORE_HEADERS:
+            if flags & flag:
+                at += 1 + raw[at]
+        table, end = b"", at
+        if flags & HAS_HEADERS:
+            end = at + 4 + int.from_bytes(raw[at : at + 4], "big")
+            table = raw[at + 4 : end]
+        length = len(table) + len(FIELD) + OFFSET_BYTES
+        start = (flags | HAS_HEADERS).to_bytes(2, "big") + raw[2:at]
+        self._before, self._after = start + length.to_bytes(4, "big") + table + FIELD, raw[end:]
+
+    @property
+    def filter_value(self) -> str | None:
+        """The filter value of the messages. Few consumers ask for it, but those do for every message."""
+        if not self._filter_values:
+            self._filter_values = (filter_value(Properties(self._raw)),)
+        return self._filter_values[0]
 
     def frames(self, size: int, channel: int) -> OffsetFrames:
-        """Return what is the same in the content of all messages of one size, but for their offsets and bodies.
+        """Return what is the same in the content of all messages of one size, but for their offsets and bodies."""
+        length = HEADER_FIELDS + len(self._before) + OFFSET_BYTES + len(self._after)
+        start = CONTENT_START.pack(HEADER, channel, length, BASIC, 0, size) + self._before
+        if not size:
+            return OffsetFrames(start, self._after + b"\xce", b"")
+        return OffsetFrames(start, self._after + b"\xce" + FRAME_START.pack(BODY, channel, size), b"\xce")
 
-        If the headers of the message cannot be decoded, the offset is left out.
-        """
-        length = len(self._before) if self._after is None else len(self._before) + OFFSET_BYTES + len(self._after)
-        start = CONTENT_START.pack(HEADER, channel, HEADER_FIELDS + length, BASIC, 0, size) + self._before
-        end = b"\xce" + FRAME_START.pack(BODY, channel, size) if size else b"\xce"
-        return OffsetFrames(start, None if self._after is None else self._after + end, end, b"\xce" if size else b"")
+
+def _without_offset(raw: bytes) -> bytes:
+    """Return properties without the offset that a message had in another stream."""
+    properties = Properties(raw)
+    try:
+        headers = drop_field(properties.raw_headers(), OFFSET_HEADER)
+    except FrameError:  # it is somewhere in headers that nobody can read
+        return raw
+    return encode_properties({**properties.without_headers(), "headers": headers})
 
 
 class OffsetFrames(NamedTuple):
-    """The content of a message around its offset and its body."""
+    """The content of a message before its offset, between offset and body, and after its body."""
 
     start: bytes
-    after_offset: bytes | None
-    without_offset: bytes
+    middle: bytes
     end: bytes
 
     def contents(self, first_offset: int, bodies: Sequence[bytes]) -> list[Content]:
         """Return the content of messages of this size with consecutive offsets."""
-        start, middle, _, end = self
-        if middle is None:
-            return [self.content(offset, body) for offset, body in enumerate(bodies, first_offset)]
+        start, middle, end = self
         pack = Struct(f">{len(start)}sQ{len(middle)}s{len(bodies[0])}s{len(end)}s").pack
         return [pack(start, offset, middle, body, end) for offset, body in enumerate(bodies, first_offset)]
 
     def content(self, offset: int, body: bytes) -> Content:
-        start, middle, without, end = self
-        if middle is None:
-            return start + without + body + end
+        start, middle, end = self
         return b"".join((start, offset.to_bytes(OFFSET_BYTES, "big"), middle, body, end))
 
 
