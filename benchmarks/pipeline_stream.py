@@ -107,24 +107,35 @@ def _children(thread: Path) -> list[str]:
 
 
 class Stage:
-    """A broker with a queue, a session, and a folder to write to."""
+    """A broker with the queue `q` and the stream queue `s`, a session, and a folder to write to."""
 
     def __init__(self, spark: SparkSession, url: str, folder: Path) -> None:
         self.spark = spark
         self.url = url
         self.folder = folder
 
-    def fill(self, count: int) -> None:
-        columns = ("'' as exchange", "'q' as routing_key", "repeat('x', 200) as body", "uuid() as message_id")
+    def fill(self, queue: str, count: int) -> None:
+        columns = ("'' as exchange", f"'{queue}' as routing_key", "repeat('x', 200) as body", "uuid() as message_id")
+        with pika_channel(self.url) as channel:
+            channel.queue_delete("s")
+            channel.queue_declare("s", durable=True, arguments={"x-queue-type": "stream"})
         publish(self.spark.range(0, count, 1, 2).selectExpr(*columns), url=self.url)
 
-    def stream(self, target: Path, **options: str) -> None:
-        rows = self.spark.readStream.format("amqp").options(url=self.url, queue="q", **options).load()
+    def stream(self, target: Path, queue: str = "q", **options: str) -> None:
+        rows = self.spark.readStream.format("amqp").options(url=self.url, queue=queue, **options).load()
         writer = rows.writeStream.option("checkpointLocation", str(target / "checkpoint")).trigger(availableNow=True)
         writer.start(str(target / "out"), format="parquet").awaitTermination()
 
     def spooled(self, target: Path) -> None:
         self.stream(target, ack="spool", spool=str(target / "spool"))
+
+    def followed(self, target: Path) -> None:
+        self.stream(target, "s", startingOffsets="earliest", minPartitions="2")
+
+    def read(self, _: Path) -> None:
+        options = {"startingOffsets": "earliest", "minPartitions": "2"}
+        rows = self.spark.read.format("amqp").options(url=self.url, queue="s", **options).load()
+        rows.write.format("noop").mode("overwrite").save()
 
     def drain(self, target: Path) -> None:
         def write(rows: DataFrame) -> None:
@@ -140,18 +151,20 @@ class Stage:
 
 
 def measure(stage: Stage, messages: int, rounds: int) -> None:
-    jobs: dict[str, tuple[int, Callable[[Path], None]]] = {
-        "a pika loop that consumes and acks": (PIKA_MESSAGES, stage.pika),
-        "stream to Parquet, ack=commit": (messages, stage.stream),
-        "stream to Parquet, ack=spool": (messages, stage.spooled),
-        "drain() to Parquet": (messages, stage.drain),
-        "archive()": (messages, stage.archive),
+    jobs: dict[str, tuple[str, int, Callable[[Path], None]]] = {
+        "a pika loop that consumes and acks": ("q", PIKA_MESSAGES, stage.pika),
+        "stream to Parquet, ack=commit": ("q", messages, stage.stream),
+        "stream to Parquet, ack=spool": ("q", messages, stage.spooled),
+        "drain() to Parquet": ("q", messages, stage.drain),
+        "archive()": ("q", messages, stage.archive),
+        "from a stream queue to Parquet": ("s", messages, stage.followed),
+        "a stream queue as a batch, to nowhere": ("s", messages, stage.read),
     }
     rates: dict[str, float] = {}
     costs: dict[str, dict[str, float]] = {}
     for number in range(rounds):
-        for name, (count, job) in jobs.items():
-            stage.fill(count)
+        for name, (queue, count, job) in jobs.items():
+            stage.fill(queue, count)
             os.sync()  # so that no job waits for the writes of the previous one
             used = ProcessorTime()
             with used.sampled():

@@ -97,6 +97,11 @@ def test_the_first_micro_batch_starts_where_it_started_before_a_crash() -> None:
     assert (again.start, again.end, again.planned_at) == (10, 50, NOW)
 
 
+def test_the_checkpoint_of_a_query_on_other_queues_is_refused() -> None:
+    with pytest.raises(InvalidValueError, match="the checkpoint contains no offsets of stream queues, but segment, tick"):
+        StreamProgress.parse({"segment": 0, "tick": 0})
+
+
 def test_a_stream_that_appears_later_starts_at_its_first_offset() -> None:
     start = StreamProgress().starting("a", 0)
     end = start.starting("b", 7).advance({"a": 1, "b": 9}, None, NOW)

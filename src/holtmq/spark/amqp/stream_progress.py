@@ -11,6 +11,7 @@ from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
+from holtmq.errors import InvalidValueError
 from holtmq.spark.amqp.offset_range import OffsetRange
 
 EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
@@ -31,6 +32,11 @@ class StreamProgress:
     @classmethod
     def parse(cls, stored: Mapping[str, Any]) -> StreamProgress:
         """Read an offset of Spark."""
+        if "offsets" not in stored:
+            raise InvalidValueError(
+                f"the checkpoint contains no offsets of stream queues, but {', '.join(stored)}: it belongs to a query on other "
+                "queues. Use another checkpoint"
+            )
         return cls(**stored)
 
     def to_dict(self) -> dict[str, Any]:
