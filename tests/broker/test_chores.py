@@ -205,6 +205,39 @@ def test_a_purge_keeps_the_messages_that_are_on_their_way_back(bench: Bench, clo
     assert [other.get("q") for _ in range(4 - returned)] == [b"%d" % number for number in range(returned, 4)]
 
 
+def test_acknowledgements_that_come_while_others_are_carried_out_follow_them(bench: Bench, clock: Clock) -> None:
+    client, queue = hold(bench, 2 * MANY), bench.broker.vhosts["/"].queue("q")
+    client.channel.ack(MANY, multiple=True)
+    clock.go_on(10)
+    client.channel.ack(2 * MANY, multiple=True)
+    assert MANY < client.channel.unsettled_count == queue.unsettled < 2 * MANY
+    clock.go_on(3 * MANY)
+    assert client.channel.unsettled_count == queue.unsettled == 0
+    assert not clock.has_work
+
+
+def test_a_channel_that_closes_finishes_what_its_client_asked_for(bench: Bench, clock: Clock) -> None:
+    client, queue = hold(bench, 2 * MANY), bench.broker.vhosts["/"].queue("q")
+    client.channel.ack(MANY, multiple=True)
+    client.channel.session.close_channel(1)
+    while clock.has_work:
+        clock.go_on(100)
+    assert (queue.unsettled, queue.message_count) == (0, MANY)
+    assert client.channel.session.channels == {}
+
+
+def hold(bench: Bench, number: int) -> Client:
+    """Return a client that has received messages of a queue `q`."""
+    client = bench.client()
+    client.declare("q")
+    client.consume("q")
+    for _ in range(number):
+        client.publish("", "q")
+    bench.turn()
+    assert len(client.deliveries) == number
+    return client
+
+
 def test_a_queue_without_consumers_goes_even_if_that_fails_at_first(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
     client, vhost = bench.client(), bench.broker.vhosts["/"]
     declare(client, "auto", is_auto_delete=True)

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import secrets
-from collections.abc import Collection, Iterator, Mapping, Sequence
-from itertools import repeat
+from collections import deque
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from itertools import chain, repeat
 from typing import TYPE_CHECKING, NamedTuple, TypeAlias
 
 from holtmq.broker.confirms import Confirms
@@ -74,10 +75,11 @@ class Channel:
         self.declarer = Declarer(session)
         self.consumers: dict[str, Consumer] = {}
         self.unsettled: dict[int, Delivery] = {}
-        self._settling: dict[int, Delivery] = {}
+        self._settling: deque[tuple[Delivery, Settlement]] = deque()
         """Messages that are being settled in steps."""
-        self.chore: Chore | None = None
-        """What the client must wait for."""
+        self._unfinished: deque[Callable[[], Steps[None]]] = deque()
+        """What takes long, and the client must wait for."""
+        self._chore: Chore | None = None
         self.prefetch = 0
         """Maximum number of unacknowledged messages of all consumers together; 0 means unlimited."""
         self.in_flight = 0
@@ -465,15 +467,38 @@ class Channel:
         if len(deliveries) <= SETTLED_AT_ONCE:
             self._apply(deliveries, settlement)
             return
-        self._settling = dict(reversed(deliveries.items()))
-        subject = f"channel {self.number} of {self.session.user.name!r}"
-        self.chore = self.broker.chores.add("settling messages", subject, lambda: self._settle_all(settlement))
+        self._settling.extend((delivery, settlement) for delivery in deliveries.values())
+        self._do_in_steps("settling messages", self._settle_all)
 
-    def _settle_all(self, settlement: Settlement) -> Steps[None]:
-        while self._settling:  # oldest first; those in it still count as unacknowledged
-            _, delivery = self._settling.popitem()
-            self._settle_one(delivery, settlement)
+    def _settle_all(self) -> Steps[None]:
+        while self._settling:  # those in it still count as unacknowledged
+            self._settle_one(*self._settling.popleft())
             yield
+
+    def _do_in_steps(self, what: str, begin: Callable[[], Steps[None]]) -> None:
+        """Do something that takes long after whatever is unfinished. The client must wait for it.
+
+        `begin` returns the steps that are left, also when others have done some of them.
+        """
+        self._unfinished.append(begin)
+        if len(self._unfinished) > 1:
+            return
+        self._chore = self.broker.chores.add(what, f"channel {self.number} of {self.session.user.name!r}", self.finish)
+        if not self._chore.is_done:
+            self.session.wait_for(self._chore)
+
+    @property
+    def chore(self) -> Chore | None:
+        """What the client must wait for, if there is anything."""
+        return self._chore if self._unfinished else None
+
+    def finish(self) -> Steps[None]:
+        """Do the rest of what the client must wait for."""
+        while self._unfinished:
+            begin = self._unfinished[0]
+            yield from begin()
+            if self._unfinished and self._unfinished[0] is begin:
+                self._unfinished.popleft()
 
     def _apply(self, deliveries: dict[int, Delivery], settlement: Settlement) -> None:
         """Settle messages. If that fails for one of them, the rest stays unacknowledged."""
@@ -504,7 +529,8 @@ class Channel:
     def messages_of(self, queue: ServedQueue) -> list[QueuedMessage]:
         """Return the unacknowledged messages of a queue."""
         settled = self.transaction.settled if self.transaction is not None else {}
-        deliveries = (*self.unsettled.values(), *settled.values(), *self._settling.values())
+        settling = (delivery for delivery, _ in self._settling)
+        deliveries = chain(self.unsettled.values(), settled.values(), settling)
         return [message for message, its_queue, _ in deliveries if its_queue is queue]
 
     def select_transactions(self) -> None:
@@ -555,6 +581,7 @@ class Channel:
     def close(self) -> Steps[None]:
         """Cancel all consumers and requeue all unacknowledged messages, oldest first, whatever fails on the way."""
         errors = self.broker.internal_errors
+        yield from self.finish()
         if self.transaction is not None:
             self.roll_back()
         for tag in list(self.consumers):

@@ -38,6 +38,8 @@ class Session:
         """Whether the client logged in with a password, so that the session ends when that changes."""
         self.close_connection: Callable[[AmqpError], None] | None = None
         """Closes the client's connection for a reason, and with it the session. A session of the HTTP API has none."""
+        self.wait_for: Callable[[Chore], None] = _go_on
+        """Makes the client wait for a chore before anything else is done for it."""
         vhost.sessions.add(self)
         broker.sessions[user.name].add(self)
 
@@ -92,3 +94,7 @@ class Session:
 
     def require(self, access: Access, kind: str, name: str) -> None:
         self.broker.authorization.require(self.user.name, self.vhost.name, access, kind, name)
+
+
+def _go_on(_: Chore) -> None:
+    """Do not wait: the caller finishes the chores of its channel itself."""

@@ -366,6 +366,8 @@ class ServerConnection:
                 try:
                     if multiple:
                         channels[number].target.ack(tag, multiple=multiple & 1 == 1)
+                        if self.is_paused:
+                            break
                     else:
                         channels[number].target.ack_each(tags)
                 except AmqpError as error:

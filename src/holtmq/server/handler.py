@@ -101,6 +101,7 @@ class ClientHandler:
             raise NotAllowedError(f"user {self._user.name!r} has changed since the login: log in again")
         self.session = broker.open_session(user, vhost)
         self.session.uses_password, self.session.close_connection = uses_password, self._client.close
+        self.session.wait_for = self._client.wait_for
         log.info("%s: user %r entered vhost %r", self._client.name, self._user.name, vhost)
 
     def update_secret(self, secret: bytes) -> None:
@@ -152,9 +153,6 @@ class ClientHandler:
             self._wait_for_disk(target, method, is_change=is_change)
         if answer is not None:
             channel.send(answer)
-        if target.chore is not None:
-            self._client.wait_for(target.chore)
-            target.chore = None
 
     def _target(self, channel: ServerChannel) -> Channel:
         assert self.session is not None
