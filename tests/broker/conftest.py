@@ -12,7 +12,9 @@ import pytest
 
 from holtmq.broker.broker import Broker
 from holtmq.broker.channel import Channel
+from holtmq.broker.chores import Chores
 from holtmq.broker.consumer import Consumer
+from holtmq.broker.containment import InternalErrors
 from holtmq.broker.queued_message import QueuedMessage
 from holtmq.server.startup import recover
 from holtmq.steps import complete
@@ -22,6 +24,26 @@ from holtmq.table import FieldValue
 from holtmq.wire.content import encode_properties, make_content
 
 START_MS = 1_700_000_000_000
+
+
+class Clock(Chores):
+    """Chores that have time for a number of steps."""
+
+    def __init__(self, errors: InternalErrors) -> None:
+        super().__init__(errors)
+        self.steps = 0
+
+    def _has_time(self) -> bool:
+        self.steps -= 1
+        return self.steps >= 0
+
+    def go_on(self, steps: int) -> None:
+        """Do some steps of the chores that wait."""
+        self.steps = steps
+        for _ in range(len(self._waiting)):
+            chore = self._waiting.popleft()
+            if not self._do(chore):
+                self._waiting.append(chore)
 
 
 class Client:
@@ -134,3 +156,9 @@ def bench() -> Iterator[Bench]:
     bench = Bench()
     yield bench
     bench.journal.close()
+
+
+@pytest.fixture
+def clock(bench: Bench) -> Clock:
+    clock = bench.broker.chores = Clock(bench.broker.internal_errors)
+    return clock

@@ -7,40 +7,12 @@ from typing import Any
 
 import pytest
 
-from holtmq.broker.chores import Chores
-from holtmq.broker.containment import InternalErrors
 from holtmq.errors import NotFoundError
 from holtmq.steps import Steps, complete
 from holtmq.topology import Binding, Exchange, Policy, Queue
-from tests.broker.conftest import Bench, Client
+from tests.broker.conftest import Bench, Client, Clock
 
 MANY = 300
-
-
-class Clock(Chores):
-    """Chores that have time for a number of steps."""
-
-    def __init__(self, errors: InternalErrors) -> None:
-        super().__init__(errors)
-        self.steps = 0
-
-    def _has_time(self) -> bool:
-        self.steps -= 1
-        return self.steps >= 0
-
-    def go_on(self, steps: int) -> None:
-        """Do some steps of the chores that wait."""
-        self.steps = steps
-        for _ in range(len(self._waiting)):
-            chore = self._waiting.popleft()
-            if not self._do(chore):
-                self._waiting.append(chore)
-
-
-@pytest.fixture
-def clock(bench: Bench) -> Clock:
-    clock = bench.broker.chores = Clock(bench.broker.internal_errors)
-    return clock
 
 
 def declare(client: Client, queue: str, **options: Any) -> None:

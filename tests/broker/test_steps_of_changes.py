@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import pytest
 
+from holtmq.broker import broker
 from holtmq.broker.definitions_import import import_definitions
 from holtmq.errors import DefinitionsError, NotAllowedError, NotFoundError
 from holtmq.queueing.rules import QueueRules
 from holtmq.steps import complete
+from holtmq.store.sqlite import chunk_log
 from holtmq.topology import Binding, Exchange, Policy, Queue, Topology
 from tests.broker.conftest import Bench
 
@@ -55,23 +57,22 @@ def test_a_queue_deleted_between_two_steps_is_left_out(bench: Bench) -> None:
 
 
 def test_a_deleted_vhost_is_gone_at_once_and_its_name_is_free_when_it_is_empty(bench: Bench) -> None:
-    broker = bench.broker
-    vhost = broker.add_vhost("v")
+    vhost = bench.broker.add_vhost("v")
     for name in ("q1", "q2"):
         vhost.declare_queue(Queue(name, vhost="v"))
     vhost.declare_exchange(Exchange("x", vhost="v"))
     vhost.bind(Binding("x", "q1", vhost="v"))
-    steps = broker.remove_vhost("v")
+    steps = bench.broker.remove_vhost("v")
     with pytest.raises(NotFoundError):
-        broker.vhost("v")
+        bench.broker.vhost("v")
     next(steps)
     with pytest.raises(NotAllowedError, match="'v' is being deleted"):
-        broker.add_vhost("v")
+        bench.broker.add_vhost("v")
     with pytest.raises(DefinitionsError, match="'v' is being deleted"):
-        complete(import_definitions(broker, Topology(queues=(Queue("q", vhost="v"),))))
+        complete(import_definitions(bench.broker, Topology(queues=(Queue("q", vhost="v"),))))
     complete(steps)
     assert not vhost.queues
-    assert not broker.add_vhost("v").queues
+    assert not bench.broker.add_vhost("v").queues
     bench.to_disk()
 
 
@@ -137,3 +138,36 @@ def test_an_import_that_does_not_fit_into_memory_changes_nothing(bench: Bench, p
         complete(import_definitions(broker, Topology(queues=queues) if part == "queues" else Topology(bindings=bindings)))
     assert list(broker.vhosts["/"].queues) == ["q"]
     assert not broker.vhosts["/"].router.registry.bindings()
+
+
+def test_a_turn_dispatches_some_queues_and_the_next_ones_the_rest(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(broker, "QUEUES_AT_ONCE", 2)
+    client, names = bench.client(), [f"q{number}" for number in range(5)]
+    for name in names:
+        client.declare(name)
+        client.consume(name)
+        bench.turn()
+    for name in names:
+        client.publish("", name)
+    received = []
+    while bench.broker.awake:
+        bench.turn()
+        received.append(len(client.deliveries))
+    assert received == [2, 4, 5]
+
+
+def test_a_message_to_many_queues_is_written_in_steps(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(chunk_log, "ADDED_AT_ONCE", 2)
+    client, slices = bench.client(), "SELECT count(*) FROM log_slices"
+    for name in (f"q{number}" for number in range(6)):
+        client.declare(name, durable=True)
+        bench.broker.vhosts["/"].bind(Binding("amq.fanout", name))
+    bench.to_disk()
+    client.publish("amq.fanout", "", delivery_mode=2)
+    bench.broker.sealed()
+    bench.journal.gather()
+    assert bench.journal.begin()
+    written = [bench.database.connection.execute(slices).fetchone()[0] for _ in bench.journal.write()]
+    assert written[:3] == [2, 4, 6]
+    bench.end_commit()
+    assert [client.get(f"q{number}") for number in range(6)] == [b"m"] * 6

@@ -6,6 +6,8 @@ from typing import Any
 
 import pytest
 
+from holtmq.broker import broker, fan_out
+from holtmq.management import slices
 from tests.management.conftest import Node
 from tests.management.http import Http, assert_answer
 
@@ -74,3 +76,15 @@ def test_explain_can_assume_further_bindings(http: Http) -> None:
 def test_publishing_is_refused_while_the_disk_fails(blocked_node: Node) -> None:
     message = {"properties": {}, "routing_key": "q", "payload": "x", "payload_encoding": "string"}
     assert blocked_node.http.post("/api/exchanges/%2F/amq.default/publish", message).status == 503
+
+
+def test_a_message_is_published_to_many_queues_before_the_response(http: Http, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(broker, "COPIES_AT_ONCE", 1)
+    monkeypatch.setattr(fan_out, "QUEUES_AT_ONCE", 1)
+    monkeypatch.setattr(slices, "SLICE_S", -1.0)
+    for name in ("one", "other", "third"):
+        http.put(f"/api/queues/%2F/{name}")
+        http.post(f"/api/bindings/%2F/e/amq.fanout/q/{name}", {})
+    message = {"routing_key": "", "payload": "m", "payload_encoding": "string", "properties": {}}
+    assert http.post("/api/exchanges/%2F/amq.fanout/publish", message).body == {"routed": True}
+    assert [queue["messages"] for queue in http.get("/api/queues")] == [1, 1, 1]

@@ -6,6 +6,8 @@ from pathlib import Path
 
 import pytest
 
+from holtmq.broker import broker as engine
+from holtmq.broker import channel, fan_out
 from holtmq.config import Config
 from holtmq.server import between_turns
 from holtmq.server.run import running
@@ -21,6 +23,10 @@ MANY = 300
 @pytest.fixture(autouse=True)
 def no_time(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(between_turns, "SLICE_S", 0.0)
+    monkeypatch.setattr(engine, "COPIES_AT_ONCE", 1)
+    monkeypatch.setattr(engine, "QUEUES_AT_ONCE", 2)
+    monkeypatch.setattr(channel, "COMMITTED_AT_ONCE", 10)
+    monkeypatch.setattr(fan_out, "QUEUES_AT_ONCE", 2)
 
 
 def declare_own(channel: Channel) -> None:
@@ -126,6 +132,105 @@ def test_what_follows_a_deletion_on_the_same_connection_sees_nothing_of_it(broke
         channel.send(wire.ExchangeDeclare(0, "e", "topic", no_wait=True))
         channel.publish("e", "key.7", b"nobody")
         assert channel.drain("q") == []
+
+
+def fan(channel: Channel, number: int = 30) -> list[str]:
+    """Declare queues behind one exchange and return their names."""
+    names = [f"fan-{place:02}" for place in range(number)]
+    for name in names:
+        channel.declare(name, durable=True)
+        channel.bind(name, "amq.fanout")
+    return names
+
+
+def test_what_follows_a_message_to_many_queues_comes_after_it(broker: TestBroker) -> None:
+    with Amqp(broker.port) as amqp:
+        channel = amqp.channel()
+        names = fan(channel)
+        for number in range(3):
+            channel.publish("amq.fanout", "", b"to all %d" % number)
+        channel.publish("", names[-1], b"to one")
+        assert channel.drain(names[-1]) == [b"to all 0", b"to all 1", b"to all 2", b"to one"]
+        assert [channel.count(name) for name in names] == [3] * 29 + [0]
+
+
+def test_consumers_of_many_queues_all_get_their_messages(broker: TestBroker) -> None:
+    with Amqp(broker.port) as amqp, Amqp(broker.port) as other:
+        channel, reader = amqp.channel(), other.channel()
+        for name in fan(channel):
+            reader.consume(name, name, no_ack=True)
+        channel.publish("amq.fanout", "", b"to all")
+        assert reader.bodies(30) == [b"to all"] * 30
+
+
+def test_messages_to_many_queues_are_confirmed_and_returned_in_order(broker: TestBroker) -> None:
+    with Amqp(broker.port) as amqp:
+        channel = amqp.channel()
+        names = fan(channel)
+        channel.confirm()
+        for number in range(3):
+            channel.publish("amq.fanout", "", b"%d" % number, delivery_mode=2)
+        channel.publish("", "nowhere", b"returned", mandatory=True)
+        answers = [channel.next().method]
+        while not (isinstance(answers[-1], wire.BasicAck) and answers[-1].delivery_tag == 4):
+            answers.append(channel.next().method)
+        tags = [answer.delivery_tag for answer in answers if isinstance(answer, wire.BasicAck)]
+        assert tags == sorted(tags)
+        assert sum(isinstance(answer, wire.BasicReturn) for answer in answers) == 1
+        assert [channel.count(name) for name in names] == [3] * 30
+
+
+def test_a_large_transaction_is_answered_when_it_is_applied(broker: TestBroker) -> None:
+    with Amqp(broker.port) as amqp:
+        channel = amqp.channel()
+        names = fan(channel)
+        channel.call(wire.TxSelect(), wire.TxSelectOk)
+        for number in range(20):
+            channel.publish("", names[0], b"%d" % number, delivery_mode=2)
+        channel.publish("amq.fanout", "", b"last", delivery_mode=2)
+        channel.call(wire.TxCommit(), wire.TxCommitOk)
+        assert channel.count(names[-1]) == 1
+        assert channel.drain(names[0]) == [*[b"%d" % number for number in range(20)], b"last"]
+
+
+def test_no_batch_ends_while_a_transaction_is_applied(broker: TestBroker, monkeypatch: pytest.MonkeyPatch) -> None:
+    committing: list[int] = []
+    sealed = engine.Broker.sealed
+
+    def watched(self: engine.Broker) -> None:
+        committing.append(len(self.committing))
+        sealed(self)
+
+    monkeypatch.setattr(engine.Broker, "sealed", watched)
+    with Amqp(broker.port) as amqp, Amqp(broker.port) as other:
+        channel, publisher = amqp.channel(), other.channel()
+        publisher.declare("q", durable=True)
+        publisher.confirm()
+        channel.call(wire.TxSelect(), wire.TxSelectOk)
+        for key in ("q", "nowhere") * MANY:
+            channel.publish("", key, b"m", delivery_mode=2)
+        channel.send(wire.TxCommit())
+        for _ in range(10):
+            publisher.publish("", "q", b"m", delivery_mode=2)
+            assert isinstance(publisher.next().method, wire.BasicAck)
+        assert isinstance(channel.next().method, wire.TxCommitOk)
+        assert channel.count("q") == MANY + 10
+    assert committing
+    assert not any(committing)
+
+
+def test_a_large_transaction_fails_if_a_full_queue_rejects_one_of_its_messages(broker: TestBroker) -> None:
+    with Amqp(broker.port) as amqp:
+        channel = amqp.channel()
+        names = fan(channel)
+        channel.declare("full", max_length=0, overflow="reject-publish")
+        channel.call(wire.TxSelect(), wire.TxSelectOk)
+        channel.publish("", "full", b"rejected")
+        channel.publish("amq.fanout", "", b"taken")
+        with pytest.raises(ClosedError, match=r"406 PRECONDITION_FAILED - partial tx completion"):
+            channel.call(wire.TxCommit(), wire.TxCommitOk)
+        channel = channel.reopen()
+        assert [channel.count(name) for name in names] == [1] * 30
 
 
 def test_a_broker_that_stops_finishes_its_chores(tmp_path: Path) -> None:

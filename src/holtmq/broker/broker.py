@@ -30,6 +30,7 @@ from holtmq.broker.revocation import enforce_rights
 from holtmq.broker.served_queue import ServedQueue
 from holtmq.broker.session import Session
 from holtmq.broker.traffic import Churn
+from holtmq.broker.transaction import Transaction
 from holtmq.broker.vhost import VirtualHost
 from holtmq.errors import NotAllowedError, NotFoundError, StoreError
 from holtmq.steps import Steps
@@ -48,6 +49,10 @@ RETRY_MS = 1000
 PAGE_OUT_MESSAGES = 1000
 PAGE_OUT_BYTES = 4 * 1024 * 1024
 """What leaves the memory in one turn while it is short."""
+COPIES_AT_ONCE = 1000
+"""Copies of messages to several queues that are made in one turn without waiting for a chore."""
+QUEUES_AT_ONCE = 2000
+"""Queues that are dispatched when a turn ends. The rest follows in the next turns."""
 HOGS = 10
 SEARCH_MS = 100
 """Number of queues from which messages are paged out, and the time between two searches for them."""
@@ -79,6 +84,8 @@ class Broker:
         self.restorer = Restorer(self.properties)
         self.awake: list[ServedQueue] = []
         """Queues to dispatch before the turn ends."""
+        self.committing: set[Transaction] = set()
+        """Transactions that are being applied in steps. The journal's batch must not end meanwhile: it has them as a whole."""
         self.unconfirmed: list[Confirms] = []
         """Channels with unconfirmed messages."""
         self.starved: dict[ServedQueue, None] = {}
@@ -93,6 +100,7 @@ class Broker:
         self.memory = MemoryBudget(memory_limit)
         self.read_errors = 0
         """How often the file could not be read."""
+        self._copies_left = COPIES_AT_ONCE
         self._hogs: list[MessageQueue] = []
         """The queues that have the most in memory, while it is short, the largest one last."""
         self._next_search = 0
@@ -243,10 +251,16 @@ class Broker:
             yield
 
     def end(self) -> None:
-        """Finish a turn: deliver messages to consumers, and confirm published ones."""
+        """Finish a turn: deliver messages to consumers, and confirm published ones.
+
+        If very many queues have something to do, some of them stay awake for the next turn.
+        """
+        self._copies_left = COPIES_AT_ONCE
         self._crowded = [queue for queue in self._crowded if queue.is_crowded]
-        while self.awake:
-            awake, self.awake = self.awake, []
+        left = QUEUES_AT_ONCE
+        while self.awake and left > 0:
+            awake, self.awake = self.awake[:left], self.awake[left:]
+            left -= len(awake)
             for queue in awake:
                 queue.is_awake = False
                 self.dispatch(queue)
@@ -280,6 +294,13 @@ class Broker:
         """Return all queues that are not streams."""
         queues = (queue for vhost in self.vhosts.values() for queue in vhost.queues.values())
         return [queue for queue in queues if isinstance(queue, MessageQueue)]
+
+    def may_copy(self, number: int) -> bool:
+        """Count copies to several queues. Return False if they are too many for this turn, so that they must enter in steps."""
+        if number > self._copies_left:
+            return False
+        self._copies_left -= number
+        return True
 
     def expect(self, destinations: Sequence[Destination], properties: Properties, size: int) -> None:
         """Let queues save memory if the copies of a message, and those before it in this turn, may take too much."""

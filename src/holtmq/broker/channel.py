@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, NamedTuple, TypeAlias
 from holtmq.broker.confirms import Confirms
 from holtmq.broker.consumer import Consumer
 from holtmq.broker.declarer import Declarer
+from holtmq.broker.fan_out import FanOut
 from holtmq.broker.ports import NoOutlet, Outlet
 from holtmq.broker.publication import Publication
 from holtmq.broker.queued_message import Origin, QueuedMessage
@@ -28,7 +29,7 @@ from holtmq.errors import (
 from holtmq.queueing.terms import parse_expiration
 from holtmq.routing.matcher import NO_HEADERS
 from holtmq.routing.router import routing_keys
-from holtmq.steps import Steps
+from holtmq.steps import Steps, complete
 from holtmq.store.stream_port import StreamMessage
 from holtmq.table import FieldValue, describe
 from holtmq.topology import DEFAULT_EXCHANGE
@@ -45,6 +46,8 @@ Delivery: TypeAlias = tuple[QueuedMessage, ServedQueue, Consumer | None]
 NOWHERE = NoOutlet()
 SETTLED_AT_ONCE = 100
 """Messages that a client can requeue or reject together without waiting for a chore."""
+COMMITTED_AT_ONCE = 1000
+"""Messages and acknowledgements of a transaction that is committed without a chore."""
 
 
 class Fetched(NamedTuple):
@@ -77,6 +80,8 @@ class Channel:
         self.unsettled: dict[int, Delivery] = {}
         self._settling: deque[tuple[Delivery, Settlement]] = deque()
         """Messages that are being settled in steps."""
+        self._fan_outs: deque[FanOut] = deque()
+        """Messages that are entering many queues in steps."""
         self._unfinished: deque[Callable[[], Steps[None]]] = deque()
         """What takes long, and the client must wait for."""
         self._chore: Chore | None = None
@@ -117,6 +122,13 @@ class Channel:
         tally.count += len(contents)
         origin, copies, is_confirming = publication.origin, len(destinations), self._is_confirming
         only = destinations[0] if copies == 1 and not entries else None
+        if only is None and not broker.may_copy(copies * len(contents)):
+            for content in contents:
+                fan_out = FanOut(broker, origin, properties, content, size, destinations, entries)
+                self._fan_outs.append(fan_out)
+                self.session.fanning_out += fan_out.memory
+            self._do_in_steps("publishing to many queues", self._fan_out_all)
+            return
         for content in contents:
             broker.last_id = message_id = broker.last_id + 1
             message = QueuedMessage(message_id, origin, properties, content, size, copies)
@@ -133,16 +145,38 @@ class Channel:
                     self.returned += 1
                     self.outlet.give_back(message)
             if is_confirming:
-                self._await_confirm(message, is_taken=is_taken)
+                self._await_confirm(is_taken=is_taken, is_stored=message.stored is not None)
             elif not is_taken:
                 self._has_rejected = True
 
-    def _await_confirm(self, message: QueuedMessage, *, is_taken: bool) -> None:
+    def put_committed(
+        self, publication: Publication, properties: Properties, contents: Sequence[Content], size: int, way: Way
+    ) -> None:
+        """Put messages of a transaction into those of their queues that still exist."""
+        left = [destination for destination in way.destinations if not destination.is_deleted]
+        if len(left) < len(way.destinations):
+            way = self.tallies.way(publication.origin.exchange, left, way.entries)
+        self.put(publication, properties, contents, size, way)
+
+    def _fan_out_all(self) -> Steps[None]:
+        while self._fan_outs:
+            fan_out = self._fan_outs[0]
+            yield from fan_out.go_on()
+            if not self._fan_outs or self._fan_outs[0] is not fan_out:
+                continue  # somebody else has finished it
+            self._fan_outs.popleft()
+            self.session.fanning_out -= fan_out.memory
+            if self._is_confirming:
+                self._await_confirm(is_taken=fan_out.is_taken, is_stored=fan_out.is_stored)
+            elif not fan_out.is_taken:
+                self._has_rejected = True
+
+    def _await_confirm(self, *, is_taken: bool, is_stored: bool) -> None:
         confirms = self.confirms
         confirms.published += 1
         if not is_taken:
             confirms.refuse()
-        elif message.stored:
+        elif is_stored:
             confirms.journal_batch = self.broker.journal.batch
         if not confirms.is_waiting:
             confirms.is_waiting = True
@@ -423,7 +457,7 @@ class Channel:
     @property
     def uncommitted(self) -> int:
         """Messages published in the current transaction."""
-        return len(self.transaction.publishes) if self.transaction is not None else 0
+        return self.transaction.published if self.transaction is not None else 0
 
     @property
     def inflow(self) -> Inflow:
@@ -539,29 +573,62 @@ class Channel:
         self.transaction = self.transaction or Transaction()
 
     def commit(self) -> None:
-        """Apply the transaction in one batch of the journal, which is written to disk as a whole."""
+        """Apply the transaction in one batch of the journal, which is written to disk as a whole.
+
+        A large one is applied in steps. When these are done, the caller must call `require_committed`.
+        """
         transaction = self._require_transaction()
-        self.transaction = None
         self._has_rejected = False
+        if transaction.copies + transaction.settled_count > COMMITTED_AT_ONCE:
+            self.broker.committing.add(transaction)
+            self._do_in_steps("committing a transaction", self._commit_all)
+        else:
+            self._unfinished.append(self._commit_all)
+            complete(self.finish())
+        if self.chore is None:
+            self.require_committed()
+
+    def _commit_all(self) -> Steps[None]:
+        transaction = self._require_transaction()
         try:
-            with self.broker.journal.together():
-                while transaction.publishes:
-                    transaction.publishes.popleft()()
-                while transaction.settlements:
-                    self._apply(*transaction.settlements.popleft())
-        finally:
-            transaction.publishes.clear()
-            self.transaction = transaction
-            self.count_uncommitted(-transaction.size)
-        if self._has_rejected:  # as RabbitMQ does: the rest of the transaction is done
+            yield from self._apply_all(transaction)
+        except Exception:
+            self.broker.committing.discard(transaction)  # other clients wait for the batch
+            raise
+        self._end_transaction()
+
+    def _apply_all(self, transaction: Transaction) -> Steps[None]:
+        journal = self.broker.journal
+        yield from self._fan_out_all()
+        while transaction.publishes:
+            with journal.together():
+                transaction.publishes.popleft()()
+            yield from self._fan_out_all()
+            yield
+        while transaction.settlements:
+            deliveries, settle = transaction.settlements.popleft()
+            self._settling.extend((delivery, settle) for delivery in deliveries.values())
+        while self._settling:
+            with journal.together():
+                self._settle_one(*self._settling.popleft())
+            yield
+
+    def require_committed(self) -> None:
+        """Raise if a queue has rejected a message of the last transaction. The rest of it is done, as in RabbitMQ."""
+        if self._has_rejected:
             raise PreconditionFailedError("partial tx completion: a full queue rejected a message")
+
+    def _end_transaction(self) -> None:
+        assert self.transaction is not None
+        self.broker.committing.discard(self.transaction)
+        self.count_uncommitted(-self.transaction.size)
+        self.transaction = Transaction()
 
     def roll_back(self) -> None:
         """Discard the transaction. Messages acknowledged in it become unacknowledged again."""
         transaction = self._require_transaction()
         self.unsettled = dict(sorted({**transaction.settled, **self.unsettled}.items()))
-        self.count_uncommitted(-transaction.size)
-        self.transaction = Transaction()
+        self._end_transaction()
 
     def count_uncommitted(self, size: int) -> None:
         """Count the bytes that the transaction takes."""

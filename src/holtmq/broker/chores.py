@@ -42,8 +42,9 @@ class Chore:
 
     def finish(self) -> None:
         self.is_done = True
-        while self._then:
-            self._then.pop()()
+        then, self._then = self._then, []
+        for call in then:
+            call()
 
 
 class Chores:

@@ -5,7 +5,7 @@ The broker's journal is a port of the store (`store.journal_port`). The time is 
 
 from __future__ import annotations
 
-from collections.abc import Collection, Sequence
+from collections.abc import Callable, Collection, Sequence
 from typing import TYPE_CHECKING, Protocol
 
 from holtmq.broker.memory import MemoryBudget
@@ -119,8 +119,12 @@ class QueueHost(Protocol):
     def restore_row(self, row: StoredRow) -> QueuedMessage:
         """Turn a message that has a row of its own into a queued one."""
 
-    def bury(self, message: QueuedMessage, queue: MessageQueue, reason: DeathReason) -> None:
-        """Dead-letter a message if the queue has a dead-letter exchange."""
+    @property
+    def is_burying(self) -> bool:
+        """Whether messages had better not die now, because dead letters of others are entering many queues."""
+
+    def bury(self, message: QueuedMessage, queue: MessageQueue, reason: DeathReason, then: Callable[[], None]) -> None:
+        """Dead-letter a message of a queue with a dead-letter exchange. Call `then` when the letter is in all its queues."""
 
     def doom(self, queue: ServedQueue) -> None:
         """Delete a queue, now or soon. From now on nobody finds it."""

@@ -23,6 +23,7 @@ class Destination(Protocol):
     """A destination of messages: a queue, or the consumer of a direct reply."""
 
     name: str
+    is_deleted: bool
 
     def put(self, message: QueuedMessage, entry: Entry | None = None) -> bool: ...
 
@@ -64,6 +65,6 @@ class Publication:
         if channel.transaction is None:
             channel.put(self, properties, contents, size, way)
             return
-        for content in contents:
-            channel.transaction.publishes.append(partial(channel.put, self, properties, (content,), size, way))
-            channel.count_uncommitted(len(content) + len(properties.raw) + MESSAGE_BYTES)
+        publish = partial(channel.put_committed, self, properties, contents, size, way)
+        channel.transaction.add(publish, len(contents), len(way.destinations))
+        channel.count_uncommitted(sum(map(len, contents)) + len(contents) * (len(properties.raw) + MESSAGE_BYTES))

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from contextlib import suppress
+from functools import partial
 from typing import TYPE_CHECKING
 
 from holtmq.broker.consumer import Consumer, active_consumer, consumers_with_room
@@ -275,8 +276,8 @@ class MessageQueue:
         self._host.dispatch(self)
         if not self._is_full(message.size):
             return False
-        if self.rules.overflow == "reject-publish-dlx":
-            self._host.bury(message, self, "maxlen")
+        if self.rules.overflow == "reject-publish-dlx" and self.rules.dead_letter_exchange is not None:
+            self._host.bury(message, self, "maxlen", _nothing)
         return True
 
     def dispatch(self) -> None:
@@ -355,7 +356,7 @@ class MessageQueue:
             if message is not None:
                 taken.append(message)
                 room -= message.size
-            elif (checks := checks - 1) == 0:
+            elif (checks := checks - 1) == 0 or self._host.is_burying:
                 self._set_timer(self._host.now_ms)
                 return True
         return False
@@ -645,7 +646,7 @@ class MessageQueue:
                 assert first is not None
                 if not is_expired(self._terms.get(first.id, PLAIN_TERMS).expires_at, now):
                     break
-                if not checks:
+                if not checks or self._host.is_burying:
                     self._set_timer(now)
                     return
                 checks -= 1
@@ -816,6 +817,8 @@ class MessageQueue:
             if not self._is_too_long():
                 return
         for _ in range(DROPPED_AT_ONCE):
+            if self._host.is_burying:
+                break
             messages = self.take(1)
             if not messages:
                 return
@@ -841,19 +844,21 @@ class MessageQueue:
             return
         if whole is None:
             return
-        if message.stored:
-            with self._journal.together():
-                self._bury(message, whole, reason)
-        else:
-            self._bury(message, whole, reason)
-
-    def _bury(self, message: QueuedMessage, whole: QueuedMessage, reason: DeathReason) -> None:
         try:
-            self._host.bury(whole, self, reason)
+            self._host.bury(whole, self, reason, partial(self._drop_buried, message))
         except Exception:
             self.give_back([message])
             raise
-        self._drop(message)
+
+    def _drop_buried(self, message: QueuedMessage) -> None:
+        """Remove a message whose dead letter is in all its queues: from the file not before the letter is there."""
+        if message.stored:
+            with self._journal.together():
+                self._drop(message)
+        else:
+            self._drop(message)
+        if not self.is_awake:
+            self._host.wake(self)  # to count the memory
 
     def _drop(self, message: QueuedMessage) -> None:
         if message.stored:
@@ -864,3 +869,7 @@ class MessageQueue:
         self._terms.pop(message.id, None)
         self._returns.pop(message.id, None)
         self._heavy_bytes -= self._heavy.pop(message.id, 0)
+
+
+def _nothing() -> None:
+    """Do nothing: the message was in no queue."""

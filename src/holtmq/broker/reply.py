@@ -16,6 +16,8 @@ REPLY_QUEUE = "amq.rabbitmq.reply-to"
 class ReplyDestination:
     """The destination of replies. It stores nothing: without a consumer, a reply is dropped."""
 
+    is_deleted = False
+
     def __init__(self, name: str) -> None:
         self.name = name
         self.consumer: Consumer | None = None

@@ -30,6 +30,8 @@ class Session:
         """Number of consumers on all channels."""
         self.uncommitted = 0
         """Bytes of the messages in open transactions."""
+        self.fanning_out = 0
+        """Bytes of the messages that are entering many queues."""
         self.is_closed = False
         """Whether the client has left. The session then goes on only to give back what it holds."""
         self.needs_marks = 0
@@ -51,8 +53,9 @@ class Session:
 
     @property
     def memory(self) -> int:
-        """Bytes that channels, consumers and open transactions take."""
-        return CHANNEL_BYTES * len(self.channels) + CONSUMER_BYTES * self.consumers + self.uncommitted
+        """Bytes that channels, consumers, open transactions and unfinished publishes take."""
+        held = self.uncommitted + self.fanning_out
+        return CHANNEL_BYTES * len(self.channels) + CONSUMER_BYTES * self.consumers + held
 
     def close_channel(self, number: int) -> Chore | None:
         """Close a channel, in steps. Its number is free when that is done."""

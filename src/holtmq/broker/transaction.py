@@ -17,10 +17,21 @@ class Transaction:
 
     def __init__(self) -> None:
         self.publishes: deque[Callable[[], None]] = deque()
+        """Each publishes messages that differ in nothing but their body."""
+        self.published = 0
+        """Number of messages."""
+        self.copies = 0
+        """Number of messages in all their queues."""
         self.size = 0
         """Bytes that the publishes take."""
         self.settlements: deque[tuple[dict[int, Delivery], Settlement]] = deque()
         """By delivery tag: the deliveries that are acknowledged, rejected or requeued together."""
+
+    def add(self, publish: Callable[[], None], number: int, copies: int) -> None:
+        """Add a call that publishes a number of messages to a number of queues."""
+        self.publishes.append(publish)
+        self.published += number
+        self.copies += number * max(1, copies)
 
     @property
     def settled(self) -> dict[int, Delivery]:

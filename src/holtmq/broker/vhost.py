@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections import deque
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from datetime import UTC, datetime
 from functools import partial
 from operator import attrgetter
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeAlias
 
+from holtmq.broker.fan_out import FanOut
 from holtmq.broker.memory import MemoryBudget, memory_of
 from holtmq.broker.queue import MessageQueue
 from holtmq.broker.queued_message import Origin, QueuedMessage, known_properties
@@ -18,7 +20,7 @@ from holtmq.broker.stream_queue import StreamQueue
 from holtmq.broker.traffic import Inflow, Outflow, Traffic
 from holtmq.errors import NotFoundError, StoreError
 from holtmq.queueing.dead_letter import DeadLetter, DeathReason, dead_letter
-from holtmq.queueing.letter_chain import LetterChain
+from holtmq.queueing.letter_chain import Consequences, LetterChain
 from holtmq.queueing.rules import QueueRules
 from holtmq.queueing.stream_rules import StreamRules, rules_of
 from holtmq.routing import Route, Router
@@ -36,6 +38,9 @@ if TYPE_CHECKING:
     from holtmq.broker.session import Session
     from holtmq.store.journal_port import JournalPort
 
+Buried: TypeAlias = tuple[QueuedMessage, Callable[[], None]]
+"""A message that has died, and what is to be done when its dead letter is in all its queues."""
+Burial: TypeAlias = tuple[FanOut, Consequences, Callable[[], None]]
 ENDS = attrgetter("vhost", "source", "destination_type", "destination")
 SWEPT_AT_ONCE = 100
 """Bindings that are freed in one step, or together with what they belonged to."""
@@ -57,7 +62,9 @@ class VirtualHost:
         self._closed_acknowledged = 0
         self.generation = 0
         """Grows with every change of topology or permissions; cached routes of earlier generations are stale."""
-        self.dead_letters: LetterChain[QueuedMessage] = LetterChain()
+        self.dead_letters: LetterChain[Buried] = LetterChain()
+        self._burials: deque[Burial] = deque()
+        """Dead letters that are entering many queues in steps, and those that follow them."""
 
     @property
     def journal(self) -> JournalPort:
@@ -294,40 +301,61 @@ class VirtualHost:
     def restore_row(self, row: StoredRow) -> QueuedMessage:
         return self.broker.restorer.restore_row(row)
 
-    def bury(self, message: QueuedMessage, queue: MessageQueue, reason: DeathReason) -> None:
-        """Dead-letter a message, if its queue has a dead-letter exchange."""
+    @property
+    def is_burying(self) -> bool:
+        return bool(self._burials) and not self.dead_letters.is_publishing
+
+    def bury(self, message: QueuedMessage, queue: MessageQueue, reason: DeathReason, then: Callable[[], None]) -> None:
         origin = message.origin
-        if queue.rules.dead_letter_exchange is None:
-            return
         make = partial(
             dead_letter, message.properties, origin.exchange, origin.routing_key,
             queue=queue.name, rules=queue.rules, exchanges=self.router.registry.exchanges, reason=reason, now_ms=self.now_ms,
         )  # fmt: skip
-        self.dead_letters.add(make, message, self._publish_dead_letter)
+        if not self.dead_letters.add(make, (message, then), self._publish_dead_letter):
+            then()
 
-    def _publish_dead_letter(self, letter: DeadLetter, message: QueuedMessage) -> None:
+    def _publish_dead_letter(self, letter: DeadLetter, buried: Buried) -> None:
+        message, then = buried
         try:
-            self._route_dead_letter(letter, message)
+            fan_out = self._route_dead_letter(letter, message)
         except Exception:  # noqa: BLE001  # contained: it is reported
             self.broker.internal_errors.report("publishing a dead letter", f"exchange {letter.exchange!r}")
+            fan_out = None
+        if fan_out is None:
+            then()
+            return
+        self._burials.append((fan_out, self.dead_letters.consequences, then))
+        self.memory.queues += fan_out.memory
+        if len(self._burials) == 1:
+            self.broker.chores.add("publishing dead letters", f"vhost {self.name!r}", self._bury_all)
 
-    def _route_dead_letter(self, letter: DeadLetter, message: QueuedMessage) -> None:
+    def _route_dead_letter(self, letter: DeadLetter, message: QueuedMessage) -> FanOut | None:
+        """Publish a dead letter. Return what is to be done in steps, if it has many queues or follows one that has."""
         route = self.router.resolve_unpublished(letter.exchange, letter.routing_keys, letter.headers)
         destinations = [target for target in self.destinations(route) if not letter.is_cycle(target.name)]
         properties = known_properties(letter.raw_properties, self.broker.properties)
-        if len(destinations) > 1:
+        origin = self.broker.restorer.origin((letter.exchange, letter.routing_keys[0]))
+        content, copies = make_content(letter.raw_properties, message.body), len(destinations)
+        if self._burials or (copies > 1 and not self.broker.may_copy(copies)):
+            return FanOut(self.broker, origin, properties, content, message.size, destinations, route.entries)
+        if copies > 1:
             self.broker.expect(destinations, properties, message.size)
         self.broker.last_id += 1
-        dead = QueuedMessage(
-            self.broker.last_id,
-            self.broker.restorer.origin((letter.exchange, letter.routing_keys[0])),
-            properties,
-            make_content(letter.raw_properties, message.body),
-            message.size,
-            len(destinations),
-        )
+        dead = QueuedMessage(self.broker.last_id, origin, properties, content, message.size, copies)
         for target in destinations:
             target.put(dead, route.entries.get(target.name))
+        return None
+
+    def _bury_all(self) -> Steps[None]:
+        """Put dead letters into their queues. A message leaves the queue in which it died when all of them have its letter."""
+        while self._burials:
+            fan_out, consequences, then = self._burials[0]
+            while fan_out.has_more:
+                self.dead_letters.go_on(consequences, fan_out.put_some, self._publish_dead_letter)
+                yield
+            self._burials.popleft()
+            self.memory.queues -= fan_out.memory
+            then()
 
     def move(self, source: MessageQueue, target: ServedQueue, limit: int) -> int:
         """Move messages from the head of a queue to the tail of another and return their number.

@@ -223,6 +223,10 @@ class ServerConnection:
         """Close the connection for a reason of the server's own."""
         self._fail(error, 0, 0, 0)
 
+    def refuse(self, error: AmqpError, number: int, method: Method) -> None:
+        """Report that a method failed after it had taken a while, and close its channel or the connection."""
+        self._fail(error, number, method.class_id, method.method_id)
+
     def forget_targets(self) -> None:
         """Clear the cache of publish targets."""
         self._publish_targets.clear()
@@ -413,6 +417,8 @@ class ServerConnection:
                                 target.publish(raw_properties, contents, body_size)
                             except AmqpError as error:
                                 self._fail(error, number, *PUBLISH)
+                            if self.is_paused:
+                                break
                             continue
             self._receive_frame(kind, number, data[at + FRAME_START.size : after - 1])
             if self.is_paused or self.owed >= UNSENT_BYTES:

@@ -23,39 +23,62 @@ MAX_LETTERS = 200
 Message = TypeVar("Message")
 
 
+class Consequences:
+    """What one death has caused so far."""
+
+    __slots__ = ("letters",)
+
+    def __init__(self) -> None:
+        self.letters = 0
+
+
 class LetterChain(Generic[Message]):
     """The dead letters that wait to be published."""
 
     def __init__(self) -> None:
         self.dropped = 0
         """Dead letters that were dropped because a limit was reached."""
+        self.consequences = Consequences()
+        """Of the death that the letters come from which are being published."""
         self._waiting: deque[tuple[DeadLetter, Message]] = deque()
-        self._is_publishing = False
-        self._count = 0
+        self.is_publishing = False
 
     def add(
         self, make: Callable[[], DeadLetter | None], message: Message, publish: Callable[[DeadLetter, Message], None]
-    ) -> None:
-        """Publish the letter that `make` returns, if any, and all that it causes, unless an outer call is doing so."""
-        if self._count >= MAX_LETTERS:
+    ) -> bool:
+        """Publish the letter that `make` returns, and all that it causes, unless an outer call is doing so.
+
+        Return False if there is no letter, or if it was dropped.
+        """
+        if self.consequences.letters >= MAX_LETTERS:
             self._drop()
-            return
+            return False
         letter = make()
         if letter is None:
-            return
+            return False
         if len(letter.deaths) > MAX_DEATHS:
             self._drop()
-            return
-        self._count += 1
+            return False
+        self.consequences.letters += 1
         self._waiting.append((letter, message))
-        if self._is_publishing:
+        if not self.is_publishing:
+            self.go_on(self.consequences, _nothing, publish)
+        return True
+
+    def go_on(
+        self, consequences: Consequences, work: Callable[[], object], publish: Callable[[DeadLetter, Message], None]
+    ) -> None:
+        """Do what is left to do for a letter, such as to put it into further queues, and publish the letters that it causes."""
+        if self.is_publishing:
+            work()
             return
-        self._is_publishing = True
+        self.is_publishing, self.consequences = True, consequences
         try:
+            work()
             while self._waiting:
                 publish(*self._waiting.popleft())
         finally:
-            self._is_publishing, self._count = False, 0
+            self.is_publishing, self.consequences = False, Consequences()
             self._waiting.clear()
 
     def _drop(self) -> None:
@@ -67,3 +90,7 @@ class LetterChain(Generic[Message]):
                 MAX_LETTERS,
             )
         self.dropped += 1
+
+
+def _nothing() -> None:
+    """Do nothing."""

@@ -62,7 +62,9 @@ class Client(asyncio.BufferedProtocol):
         self._heartbeat: Heartbeat | None = None
         self._has_left = self._is_shut = self._is_session_closed = False
         self._chores = 0
-        """Number of chores that the client waits for."""
+        """Number of chores before which nothing more is read from the client."""
+        self._last_chores = 0
+        """Number of those before which nothing more is sent to it, either."""
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         self._transport = cast("asyncio.Transport", transport)  # uvloop's does not inherit from it
@@ -160,7 +162,7 @@ class Client(asyncio.BufferedProtocol):
 
     def flush(self) -> None:
         """Send the output. Called at the end of a turn, unless the output waits for the disk."""
-        if self._transport.is_closing() or self._is_shut or self._chores:
+        if self._transport.is_closing() or self._is_shut or self._last_chores:
             return
         connection = self.connection
         if connection.is_failed:
@@ -311,7 +313,7 @@ class Client(asyncio.BufferedProtocol):
         """End the session. What is left to send, such as connection.close-ok, waits until that is done."""
         chore = self._server.broker.chores.add("closing a session", self.name, self.handler.close_session)
         self._is_session_closed = True
-        self.wait_for(chore)
+        self.close_after(chore)
         chore.then(self._session_closed)
 
     def _session_closed(self) -> None:
@@ -319,7 +321,7 @@ class Client(asyncio.BufferedProtocol):
             self._call_later(CLOSE_TIMEOUT_S, self._transport.abort)
 
     def wait_for(self, chore: Chore) -> None:
-        """Do nothing more for the client until a chore is done: what it sends waits, and so do the replies to it."""
+        """Read nothing more from the client until a chore is done. What goes to it goes on."""
         if not chore.is_done:
             self._chores += 1
             self.pause_reading(Pause.CHORE)
@@ -330,8 +332,18 @@ class Client(asyncio.BufferedProtocol):
         if not self._chores and self in self._server.clients:
             self._turns.begin()
             self.resume_reading(Pause.CHORE)
-            if self.connection.has_output:
-                self._turns.flush_later(self)
+
+    def close_after(self, chore: Chore) -> None:
+        """Do nothing more for the client until a chore is done: what it sends waits, and so does the reply to it."""
+        if not chore.is_done:
+            self._last_chores += 1
+            self.wait_for(chore)
+            chore.then(self._last_chore_done)
+
+    def _last_chore_done(self) -> None:
+        self._last_chores -= 1
+        if not self._last_chores and self in self._server.clients and self.connection.has_output:
+            self._turns.flush_later(self)
 
     def _shut_output(self) -> None:
         if not self._transport.can_write_eof():  # TLS: the client closes the socket when it has received close-ok

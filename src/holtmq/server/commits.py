@@ -101,7 +101,7 @@ class Commits:
 
     def start(self) -> None:
         """Commit what the journal has collected, unless the thread is busy. While commits fail, write only what helps."""
-        if self._job is not None or self._steps is not None or self._is_finishing:
+        if self._job is not None or self._steps is not None or self._is_finishing or self._broker.committing:
             return
         if self._other_work and self._retry is None and not self._journal.is_begun:
             self._other_work.pop()()
@@ -139,7 +139,7 @@ class Commits:
 
     def _locked(self, _: None) -> None:
         if not self._turns.is_open:  # a turn is written as a whole, when it ends
-            self._write()
+            self.start()
 
     def _write(self) -> None:
         """Write a batch, and let the thread wait for the disk."""

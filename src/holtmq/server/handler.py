@@ -5,13 +5,14 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Mapping
+from functools import partial
 from typing import TYPE_CHECKING
 
 from holtmq.accounts import User
 from holtmq.broker.channel import Channel
 from holtmq.broker.publication import Publication
 from holtmq.broker.session import Session
-from holtmq.errors import LoginRefusedError, NotAllowedError, NotImplementedByBrokerError
+from holtmq.errors import AmqpError, LoginRefusedError, NotAllowedError, NotImplementedByBrokerError
 from holtmq.protocol.server_channel import ServerChannel
 from holtmq.server.dispatch import carry_out, depends_on_disk, get_message
 from holtmq.server.login import EXTERNAL, Login
@@ -125,7 +126,7 @@ class ClientHandler:
         if self.session is not None:
             chore = self.session.close_channel(channel.number)
             if chore is not None:
-                self._client.wait_for(chore)
+                self._client.close_after(chore)
 
     def publication(self, channel: ServerChannel, method: BasicPublish) -> Publication:
         if method.immediate:
@@ -148,8 +149,29 @@ class ClientHandler:
         journal = self._server.broker.journal
         changes, is_commit = journal.change_count, isinstance(method, TxCommit) and target.has_uncommitted
         answer = carry_out(target, method)
+        is_change = is_commit or journal.change_count > changes
+        if target.chore is None:
+            self._answer(channel, target, method, answer, is_change=is_change)
+        else:
+            target.chore.then(partial(self._answer_late, channel, target, method, answer, is_change=is_change))
+
+    def _answer_late(
+        self, channel: ServerChannel, target: Channel, method: Method, answer: Method | None, *, is_change: bool
+    ) -> None:
+        """Answer a method that took long, unless its channel is closed."""
+        if target.outlet is not channel:
+            return
+        try:
+            if isinstance(method, TxCommit):
+                target.require_committed()
+            self._answer(channel, target, method, answer, is_change=is_change)
+        except AmqpError as error:
+            channel.connection.refuse(error, channel.number, method)
+
+    def _answer(
+        self, channel: ServerChannel, target: Channel, method: Method, answer: Method | None, *, is_change: bool
+    ) -> None:
         if method.class_id != BASIC:
-            is_change = is_commit or journal.change_count > changes
             self._wait_for_disk(target, method, is_change=is_change)
         if answer is not None:
             channel.send(answer)

@@ -75,6 +75,8 @@ class Turns:
             self._broker.internal_errors.report("sending output", "all clients")
             self._to_flush += to_flush
         self._set_timer()
+        if self._broker.awake:
+            self._loop.call_soon(self.begin)
 
     def _set_timer(self) -> None:
         """Schedule a turn for the next time at which the broker has something to do."""

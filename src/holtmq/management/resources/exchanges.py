@@ -152,7 +152,7 @@ def bindings_to_exchange(call: Call) -> Items[Binding]:
 
 
 @api.add("POST", "/api/exchanges/{vhost}/{name}/publish", body=PUBLICATION, answers={200: OBJECT})
-def publish(call: Call) -> dict[str, Any]:
+async def publish(call: Call) -> dict[str, Any]:
     """Publish a message. The response says whether it was routed to a queue."""
     vhost, found = _find(call)
     fields = call.fields()
@@ -165,6 +165,7 @@ def publish(call: Call) -> dict[str, Any]:
         channel.select_confirms()
         publication = channel.publication(found.name, routing_key, is_mandatory=True)
         publication.publish(raw, [make_content(raw, body)], len(body))
+        await finish(channel.finish(), call.node.begin_turn)
     return {"routed": not inbox.returned and not inbox.refused}
 
 

@@ -47,6 +47,8 @@ SEGMENT_MESSAGES = 2000
 """Messages are packed in segments of this size. Chunks of one queue overlap only within a segment."""
 DELETED_AT_ONCE = 10
 """Number of slices of a purged or deleted queue that are removed in one step."""
+ADDED_AT_ONCE = 100
+"""Number of slices of a message to many queues that are added in one step."""
 SPARSE = 4
 """A chunk is rewritten if less than one in this many of its bytes is left."""
 LEAST_COMPACTED_BYTES = 16 * 1024
@@ -176,14 +178,14 @@ class ChunkLog(LogPort):
             entries = [(alone.get(message_id) or shared[message_id]) for message_id in sorted((*alone, *shared))]
         for segment in _segments(entries):
             for (lanes, is_persistent), group in _by_queues(segment):
-                self._add_chunk(lanes, group, is_persistent=is_persistent)
-            yield
+                yield from self._add_chunk(lanes, group, is_persistent=is_persistent)
+                yield
         for entry in late:  # each in a chunk of its own, so that no chunk spans all that came in between
             message, queue_id, priority, _ = entry
-            self._add_chunk(((queue_id, priority),), [entry], is_persistent=message.properties.is_persistent)
+            yield from self._add_chunk(((queue_id, priority),), [entry], is_persistent=message.properties.is_persistent)
             yield
 
-    def _add_chunk(self, lanes: Lanes, group: Sequence[Alone | Shared], *, is_persistent: bool) -> None:
+    def _add_chunk(self, lanes: Lanes, group: Sequence[Alone | Shared], *, is_persistent: bool) -> Steps[None]:
         messages = [entry[0] for entry in group]
         ids = _as_ids([message.id for message in messages])
         sizes = array("I", [message.size for message in messages])
@@ -195,10 +197,13 @@ class ChunkLog(LogPort):
         chunk = Chunk(self._next_id, ids, sizes, is_shared=len(lanes) > 1, is_transient=is_transient)
         self._next_id += 1
         self._execute(ADD_CHUNK, (chunk.id, is_transient, header, content))
-        for queue_id, priority in lanes:
-            piece = chunk.slices[queue_id] = Slice(priority, ids[0], ids[-1], len(ids), sum(sizes))
+        size = sum(sizes)
+        for number, (queue_id, priority) in enumerate(lanes, 1):
+            piece = chunk.slices[queue_id] = Slice(priority, ids[0], ids[-1], len(ids), size)
             piece.expiries = _expiries(group, queue_id)
             self._add_slice(chunk, queue_id, piece)
+            if number % ADDED_AT_ONCE == 0:
+                yield
         self._chunks[chunk.id] = chunk
         self._written.append(messages)
         for message in messages:
