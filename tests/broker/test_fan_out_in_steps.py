@@ -22,8 +22,9 @@ FIRST, MIDDLE, LAST = NAMES[0], NAMES[QUEUES // 2], NAMES[-1]
 @pytest.fixture(autouse=True)
 def few_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(broker, "COPIES_AT_ONCE", QUEUES // 2)
+    monkeypatch.setattr(broker, "MANY_QUEUES", QUEUES // 2)
     monkeypatch.setattr(channel, "COMMITTED_AT_ONCE", QUEUES // 2)
-    monkeypatch.setattr(fan_out, "QUEUES_AT_ONCE", 2)
+    monkeypatch.setattr(fan_out, "COPIES_IN_STEP", 2)
 
 
 @pytest.fixture
@@ -77,7 +78,7 @@ def test_no_step_touches_more_than_some_queues(
     while clock.has_work:
         before = len(touched)
         clock.go_on(1)
-        assert len(touched) - before <= 2 * fan_out.QUEUES_AT_ONCE
+        assert len(touched) - before <= 2 * fan_out.COPIES_IN_STEP
     assert touched == NAMES * 2
 
 

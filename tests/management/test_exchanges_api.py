@@ -80,7 +80,7 @@ def test_publishing_is_refused_while_the_disk_fails(blocked_node: Node) -> None:
 
 def test_a_message_is_published_to_many_queues_before_the_response(http: Http, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(broker, "COPIES_AT_ONCE", 1)
-    monkeypatch.setattr(fan_out, "QUEUES_AT_ONCE", 1)
+    monkeypatch.setattr(fan_out, "COPIES_IN_STEP", 1)
     monkeypatch.setattr(slices, "SLICE_S", -1.0)
     for name in ("one", "other", "third"):
         http.put(f"/api/queues/%2F/{name}")

@@ -26,7 +26,7 @@ def no_time(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(engine, "COPIES_AT_ONCE", 1)
     monkeypatch.setattr(engine, "QUEUES_AT_ONCE", 2)
     monkeypatch.setattr(channel, "COMMITTED_AT_ONCE", 10)
-    monkeypatch.setattr(fan_out, "QUEUES_AT_ONCE", 2)
+    monkeypatch.setattr(fan_out, "COPIES_IN_STEP", 2)
 
 
 def declare_own(channel: Channel) -> None:

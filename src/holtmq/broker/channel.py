@@ -122,13 +122,9 @@ class Channel:
         tally.count += len(contents)
         origin, copies, is_confirming = publication.origin, len(destinations), self._is_confirming
         only = destinations[0] if copies == 1 and not entries else None
-        if only is None and not broker.may_copy(copies * len(contents)):
-            for content in contents:
-                fan_out = FanOut(broker, origin, properties, content, size, destinations, entries)
-                self._fan_outs.append(fan_out)
-                self.session.fanning_out += fan_out.memory
-            self._do_in_steps("publishing to many queues", self._fan_out_all)
-            return
+        later: Sequence[Content] = ()
+        if only is None and (now := broker.at_once(copies, len(contents))) < len(contents):
+            contents, later = contents[:now], contents[now:]
         for content in contents:
             broker.last_id = message_id = broker.last_id + 1
             message = QueuedMessage(message_id, origin, properties, content, size, copies)
@@ -148,6 +144,8 @@ class Channel:
                 self._await_confirm(is_taken=is_taken, is_stored=message.stored is not None)
             elif not is_taken:
                 self._has_rejected = True
+        if later:
+            self._fan_out(FanOut(broker, origin, properties, later, size, destinations, entries, self._fanned_out))
 
     def put_committed(
         self, publication: Publication, properties: Properties, contents: Sequence[Content], size: int, way: Way
@@ -158,18 +156,24 @@ class Channel:
             way = self.tallies.way(publication.origin.exchange, left, way.entries)
         self.put(publication, properties, contents, size, way)
 
+    def _fan_out(self, fan_out: FanOut) -> None:
+        self._fan_outs.append(fan_out)
+        self.session.fanning_out += fan_out.memory
+        self._do_in_steps("publishing to many queues", self._fan_out_all)
+
     def _fan_out_all(self) -> Steps[None]:
         while self._fan_outs:
             fan_out = self._fan_outs[0]
             yield from fan_out.go_on()
-            if not self._fan_outs or self._fan_outs[0] is not fan_out:
-                continue  # somebody else has finished it
-            self._fan_outs.popleft()
-            self.session.fanning_out -= fan_out.memory
-            if self._is_confirming:
-                self._await_confirm(is_taken=fan_out.is_taken, is_stored=fan_out.is_stored)
-            elif not fan_out.is_taken:
-                self._has_rejected = True
+            if self._fan_outs and self._fan_outs[0] is fan_out:
+                self._fan_outs.popleft()
+                self.session.fanning_out -= fan_out.memory
+
+    def _fanned_out(self, is_taken: bool, is_stored: bool) -> None:  # noqa: FBT001
+        if self._is_confirming:
+            self._await_confirm(is_taken=is_taken, is_stored=is_stored)
+        elif not is_taken:
+            self._has_rejected = True
 
     def _await_confirm(self, *, is_taken: bool, is_stored: bool) -> None:
         confirms = self.confirms

@@ -1,4 +1,4 @@
-"""A message on its way to many queues, which it enters a few at a time.
+"""Messages on their way to several queues, which they enter some at a time.
 
 The order of a queue is that of the ids of its messages, and a message is in one batch of the journal. If another message was
 published meanwhile, or another batch was begun, the queues that are left therefore get a message of their own, with a new id.
@@ -6,7 +6,8 @@ published meanwhile, or another batch was begun, the queues that are left theref
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections import deque
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING
 
 from holtmq.broker.memory import MESSAGE_BYTES
@@ -19,25 +20,28 @@ from holtmq.wire.content import Content, Properties
 if TYPE_CHECKING:
     from holtmq.broker.broker import Broker
 
-QUEUES_AT_ONCE = 100
-"""Number of queues that a message enters in one step."""
+COPIES_IN_STEP = 100
+"""Copies that are made in one step if the turn has none left."""
 
 
 class FanOut:
-    """One message and the queues that do not have it yet. A queue that is deleted meanwhile is left out."""
+    """Messages that differ in nothing but their body. Queues that are deleted before they have a message are left out."""
 
     __slots__ = (
         "_at",
+        "_batch",
         "_broker",
-        "_content",
+        "_contents",
         "_destinations",
+        "_done",
         "_entries",
+        "_is_stored",
+        "_is_taken",
+        "_message",
         "_origin",
-        "_part",
         "_properties",
         "_size",
-        "is_stored",
-        "is_taken",
+        "memory",
     )
 
     def __init__(
@@ -45,66 +49,85 @@ class FanOut:
         broker: Broker,
         origin: Origin,
         properties: Properties,
-        content: Content,
+        contents: Iterable[Content],
         size: int,
         destinations: Sequence[Destination],
         entries: Mapping[str, Entry],
+        done: Callable[[bool, bool], object],
     ) -> None:
-        self.is_taken = True
-        """Whether no queue has rejected the message so far."""
-        self.is_stored = False
-        """Whether the journal has the message for one of its queues."""
+        """`done` is called for each message, with whether all queues took it, and whether the journal has it."""
         self._broker = broker
         self._origin = origin
         self._properties = properties
-        self._content = content
+        self._contents = deque(contents)
         self._size = size
         self._destinations = destinations
-        self._at = 0
         self._entries = entries
-        self._part: tuple[int, QueuedMessage] | None = None
-        """The message for the queues of the last step, and its batch."""
-
-    def go_on(self) -> Steps[None]:
-        """Put the message into the queues that are left. It is known afterwards whether all of them took it."""
-        while self.has_more:
-            self.put_some()
-            yield
-
-    @property
-    def memory(self) -> int:
-        """Bytes that the message takes until it is in all its queues."""
-        return MESSAGE_BYTES + len(self._content)
+        self._done = done
+        self.memory = sum(map(len, self._contents)) + MESSAGE_BYTES * len(self._contents)
+        """Bytes that the messages take until they are in their queues."""
+        self._at = 0
+        """Number of queues that have the first message."""
+        self._message: QueuedMessage | None = None
+        """The first message, as the last queue has it."""
+        self._batch = 0
+        """The batch of the journal that has it."""
+        self._is_taken, self._is_stored = True, False
 
     @property
     def has_more(self) -> bool:
-        return self._at < len(self._destinations)
+        return bool(self._contents)
+
+    def go_on(self) -> Steps[None]:
+        """Put all messages into the queues that are left."""
+        while self._contents:
+            self.put_some()
+            yield
 
     def put_some(self) -> None:
-        """Put the message into the next queues."""
-        broker, some = self._broker, self._destinations[self._at : self._at + QUEUES_AT_ONCE]
-        self._at += QUEUES_AT_ONCE
-        broker.expect(some, self._properties, self._size)
-        for destination in some:
+        """Put messages into queues: few if each has many queues, otherwise as many as this turn has left."""
+        broker, destinations = self._broker, self._destinations
+        left = max(COPIES_IN_STEP, broker.copies_of(len(destinations)))
+        while self._contents and left > 0:
+            some = destinations[self._at : self._at + left]
+            self._at += len(some)
+            left -= max(1, len(some))
+            broker.copied(len(some))
+            self._put(some)
+            if self._at >= len(destinations):
+                self._end_message()
+
+    def _put(self, destinations: Sequence[Destination]) -> None:
+        broker, entries, message = self._broker, self._entries, self._message
+        broker.expect(destinations, self._properties, self._size)
+        if message is None or self._batch != broker.journal.batch:
+            message = self._next_message()
+        for destination in destinations:
             if destination.is_deleted:
                 continue
+            if message.id != broker.last_id:
+                message = self._next_message()
             try:
-                self.is_taken &= destination.put(self._message(), self._entries.get(destination.name))
+                self._is_taken &= destination.put(message, entries.get(destination.name))
             except Exception:  # noqa: BLE001  # contained: it is reported
-                self.is_taken = False
+                self._is_taken = False
                 broker.internal_errors.report("publishing to many queues", f"queue {destination.name!r}")
-        self.is_stored |= self._part is not None and self._part[1].stored is not None
 
-    def _message(self) -> QueuedMessage:
-        """Return the message for the next queue."""
+    def _next_message(self) -> QueuedMessage:
+        """Return a message for the next queues."""
         broker = self._broker
-        if self._part is not None:
-            batch, message = self._part
-            if message.id == broker.last_id and batch == broker.journal.batch:
-                return message
-            self.is_stored |= message.stored is not None
+        if self._message is not None and self._message.stored:
+            self._is_stored = True
         broker.last_id += 1
-        copies = len(self._destinations)
-        message = QueuedMessage(broker.last_id, self._origin, self._properties, self._content, self._size, copies)
-        self._part = broker.journal.batch, message
+        self._message = message = QueuedMessage(
+            broker.last_id, self._origin, self._properties, self._contents[0], self._size, len(self._destinations)
+        )
+        self._batch = broker.journal.batch
         return message
+
+    def _end_message(self) -> None:
+        is_taken, is_stored = self._is_taken, self._is_stored or bool(self._message and self._message.stored)
+        self._contents.popleft()
+        self._message, self._at = None, 0
+        self._is_taken, self._is_stored = True, False
+        self._done(is_taken, is_stored)

@@ -336,8 +336,8 @@ class VirtualHost:
         properties = known_properties(letter.raw_properties, self.broker.properties)
         origin = self.broker.restorer.origin((letter.exchange, letter.routing_keys[0]))
         content, copies = make_content(letter.raw_properties, message.body), len(destinations)
-        if self._burials or (copies > 1 and not self.broker.may_copy(copies)):
-            return FanOut(self.broker, origin, properties, content, message.size, destinations, route.entries)
+        if self._burials or (copies > 1 and not self.broker.at_once(copies, 1)):
+            return FanOut(self.broker, origin, properties, [content], message.size, destinations, route.entries, _ignore)
         if copies > 1:
             self.broker.expect(destinations, properties, message.size)
         self.broker.last_id += 1
@@ -436,3 +436,7 @@ class VirtualHost:
         if not queue.unsettled:
             return []
         return [message for channel in self.channels for message in channel.messages_of(queue)]
+
+
+def _ignore(*_: bool) -> None:
+    """Do nothing: nobody waits for the confirm of a dead letter."""
