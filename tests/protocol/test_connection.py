@@ -259,3 +259,17 @@ def assert_is_well_formed(output: bytes, connection: ServerConnection) -> None:
     if connection.state == ConnectionState.CLOSING:
         assert closes[0].reply_code in (501, 502, 503, 504, 505, 530, 540)
         assert methods[-1] == closes[0]
+
+
+def test_input_with_many_methods_is_carried_out_in_several_calls() -> None:
+    handler, connection, _ = receive(handshake() + method_frame(1, wire.ChannelOpen("")), [])
+    connection.methods_at_once = 3
+    methods = [wire.QueuePurge(0, str(number), False) for number in range(7)]
+    seen = len(handler.seen)
+    connection.receive(b"".join(method_frame(1, method) for method in methods))
+    carried_out = [len(handler.seen) - seen]
+    while connection.has_given_way:
+        connection.receive(b"")
+        carried_out.append(len(handler.seen) - seen)
+    assert carried_out == [3, 6, 7]
+    assert handler.seen[seen:] == [(1, method) for method in methods]

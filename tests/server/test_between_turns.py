@@ -9,7 +9,7 @@ import pytest
 from holtmq.broker import broker as engine
 from holtmq.broker import channel, fan_out
 from holtmq.config import Config
-from holtmq.server import between_turns
+from holtmq.server import between_turns, client
 from holtmq.server.run import running
 from holtmq.server.server import Server
 from holtmq.testing import TestBroker
@@ -132,6 +132,24 @@ def test_what_follows_a_deletion_on_the_same_connection_sees_nothing_of_it(broke
         channel.send(wire.ExchangeDeclare(0, "e", "topic", no_wait=True))
         channel.publish("e", "key.7", b"nobody")
         assert channel.drain("q") == []
+
+
+def test_many_methods_of_one_client_are_carried_out_in_order_between_those_of_others(
+    broker: TestBroker, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(client, "METHODS_AT_ONCE", 2)
+    with Amqp(broker.port) as amqp, Amqp(broker.port) as other:
+        channel, bystander = amqp.channel(), other.channel()
+        for number in range(MANY):
+            channel.send(wire.QueueDeclare(0, f"many-{number}", no_wait=True))
+            channel.publish("", f"many-{number}", b"%d" % number)
+        bystander.settle()
+        assert channel.count(f"many-{MANY - 1}") == 1
+        assert channel.drain("many-7") == [b"7"]
+        for number in range(MANY):
+            channel.send(wire.QueueDelete(0, f"many-{number}", no_wait=True))
+        with pytest.raises(ClosedError, match=f"404 .*many-{MANY - 1}"):
+            channel.count(f"many-{MANY - 1}")
 
 
 def fan(channel: Channel, number: int = 30) -> list[str]:

@@ -13,6 +13,7 @@ the broker, and the content is passed on undecoded.
 from __future__ import annotations
 
 import logging
+import sys
 from collections.abc import Mapping
 from dataclasses import dataclass
 from enum import IntEnum
@@ -149,6 +150,9 @@ class ServerConnection:
         self.is_blocked = False
         self.is_paused = False
         """Whether input is kept and not carried out."""
+        self.methods_at_once = sys.maxsize
+        """Number of methods, without publishes and acks, after which the input is left for another call."""
+        self._methods_left = sys.maxsize
         self.has_large_input = False
         """Whether large bodies have arrived of late, so that a large buffer is worth it."""
         self.is_failed = False
@@ -181,6 +185,11 @@ class ServerConnection:
     def has_input(self) -> bool:
         """Whether input is left that was not carried out: the start of a frame, or all that came while it was paused."""
         return bool(self._rest)
+
+    @property
+    def has_given_way(self) -> bool:
+        """Whether input is left because it had many methods. Another call of `receive`, also without data, goes on with it."""
+        return self._methods_left <= 0 and self.state != ConnectionState.CLOSED
 
     @property
     def memory(self) -> int:
@@ -302,6 +311,7 @@ class ServerConnection:
         return at
 
     def _receive(self, data: bytes) -> None:
+        self._methods_left = self.methods_at_once
         at = 0
         if self._rest:
             rest, self._rest = self._rest, b""
@@ -421,7 +431,7 @@ class ServerConnection:
                                 break
                             continue
             self._receive_frame(kind, number, data[at + FRAME_START.size : after - 1])
-            if self.is_paused or self.owed >= UNSENT_BYTES:
+            if self.is_paused or self.owed >= UNSENT_BYTES or self._methods_left <= 0:
                 end = at  # leave the loop after this frame
             at = after
         return at
@@ -506,6 +516,7 @@ class ServerConnection:
             channel.receive_body(payload)
 
     def _receive_method(self, number: int, method: Method, payload: bytes) -> None:
+        self._methods_left -= 1
         if number == 0:
             self._receive_connection_method(method)
             return

@@ -34,6 +34,8 @@ LARGE_INPUT_BYTES = 1024 * 1024
 turn (benchmarks/broker.py)."""
 ALARMED_INPUT_BYTES = 64 * 1024
 """Size of a read during a memory alarm: a client that may finish a message should not send much of the next one."""
+METHODS_AT_ONCE = 500
+"""Methods of one client, without publishes and acks, that are carried out before others are served (benchmarks/stalls.py)."""
 CLOSE_TIMEOUT_S = 5.0
 """Longest time that a closed connection waits for the client to close its side."""
 
@@ -60,7 +62,9 @@ class Client(asyncio.BufferedProtocol):
         self._transport: asyncio.Transport
         self._timers: list[asyncio.TimerHandle] = []
         self._heartbeat: Heartbeat | None = None
-        self._has_left = self._is_shut = self._is_session_closed = False
+        self._asked = 0
+        """Size of the last buffer for input."""
+        self._has_left = self._is_shut = self._is_session_closed = self._is_giving_way = False
         self._chores = 0
         """Number of chores before which nothing more is read from the client."""
         self._last_chores = 0
@@ -91,15 +95,16 @@ class Client(asyncio.BufferedProtocol):
             self._base_memory += TLS_BYTES
         self.handler = ClientHandler(server, self, login)
         self.connection = ServerConnection(self.handler, server.limits)
+        self.connection.methods_at_once = METHODS_AT_ONCE
         if not server.admit(self):
             transport.abort()
             return
         self._call_later(server.config.handshake_timeout_s, self._end_handshake)
 
     def get_buffer(self, sizehint: int) -> memoryview:
-        if self._memory.is_alarmed:
-            return self._buffer[:ALARMED_INPUT_BYTES]
-        return self._buffer if self.connection.has_large_input else self._buffer[:INPUT_BYTES]
+        size = LARGE_INPUT_BYTES if self.connection.has_large_input else INPUT_BYTES
+        self._asked = size if not self._memory.is_alarmed else ALARMED_INPUT_BYTES
+        return self._buffer[: self._asked]
 
     def buffer_updated(self, size: int) -> None:
         self.bytes_received += size
@@ -107,6 +112,23 @@ class Client(asyncio.BufferedProtocol):
         self._turns.begin()
         self._receive(self._buffer[:size])
         self._turns.received(size)
+        if size == self._asked:
+            self._give_way()
+
+    def _give_way(self) -> None:
+        """Serve others before this client goes on. libuv reads a socket that has more up to 32 times in a row."""
+        if self._is_giving_way or self._transport.is_closing():
+            return
+        self._is_giving_way = True
+        self._transport.pause_reading()
+        asyncio.get_running_loop().call_soon(self._take_turn)
+
+    def _take_turn(self) -> None:
+        self._is_giving_way = False
+        if self.connection.has_given_way:
+            self._go_on()
+        if not (self._is_giving_way or self._pauses or self._transport.is_closing()):
+            self._transport.resume_reading()
 
     def _receive(self, data: memoryview) -> None:
         connection = self.connection
@@ -120,6 +142,8 @@ class Client(asyncio.BufferedProtocol):
             self._leave()
         elif connection.is_owed_much:
             self.pause_reading(Pause.OUTPUT)
+        if connection.has_given_way:
+            self._give_way()
         self._pressure.count(self)
 
     def finish_login(self, refusal: LoginRefusedError | None) -> None:
