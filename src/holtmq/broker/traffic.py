@@ -16,6 +16,8 @@ from holtmq.routing.route import Entry
 
 WAYS_KEPT = 1000
 """Number of distinct sets of queues that a channel counts; further sets are counted together, without queue names."""
+LARGEST_SET = 1000
+"""Sets of more queues than this are counted without queue names."""
 FOLDED = 10_000
 """Number of deleted exchanges and queues whose counters are kept."""
 
@@ -51,7 +53,10 @@ class Tallies:
         return iter(self._by_way.values())
 
     def way(self, exchange: str, destinations: Sequence[Destination], entries: Mapping[str, Entry]) -> Way:
-        names, copies = tuple([destination.name for destination in destinations]), len(destinations)
+        names: tuple[str, ...] = ()
+        copies = len(destinations)
+        if copies <= LARGEST_SET:
+            names = tuple([destination.name for destination in destinations])
         if (exchange, names, copies) not in self._by_way and len(self._by_way) >= WAYS_KEPT:
             names = ()
         tally = self._by_way.get((exchange, names, copies))
