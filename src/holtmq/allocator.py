@@ -17,7 +17,7 @@ M_TRIM_THRESHOLD, M_TOP_PAD, M_MMAP_THRESHOLD = -1, -2, -3  # malloc.h
 LARGEST_KEPT = 32 * 1024 * 1024  # the maximum that glibc accepts
 KEPT_FREE = 32 * 1024 * 1024
 PAD = 4 * 1024 * 1024
-SMALL_PIECES = (20_000, 4, 2_500)
+SMALL_PIECES = (20_000, 0, 6_000)
 """Thresholds with which the garbage collector pauses for less than 50 ms during an import of 40,000 queues
 (benchmarks/stalls.py). They cost a busy broker 12 % of its throughput."""
 

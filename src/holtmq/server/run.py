@@ -17,10 +17,11 @@ from holtmq.config import Config
 from holtmq.server.server import Server
 
 START_TIMEOUT_S = 30.0
-GARBAGE = (50_000, 4, 1_000)
+GARBAGE = (50_000, 0, 2_500)
 """Thresholds of the garbage collector. Messages form no reference cycles, so frequent collections find nothing; the gain is
-measured in benchmarks/tuning.py. A collection of the second generation takes a few milliseconds; with twenty collections of
-50,000 objects before it, an import of definitions made it stall the event loop for 0.2 s (benchmarks/stalls.py)."""
+measured in benchmarks/tuning.py. Every second collection includes the second generation, which thus stays small: with four
+collections of 50,000 objects before it, it took up to 80 ms, with twenty 0.2 s (benchmarks/stalls.py). An object is looked at
+twice either way."""
 
 
 def serve(config: Config, on_ready: Callable[[Server], None]) -> None:
