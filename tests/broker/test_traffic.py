@@ -4,10 +4,13 @@ from __future__ import annotations
 
 from typing import Any
 
+import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from holtmq.broker import traffic
 from holtmq.steps import complete
+from holtmq.topology import Binding
 from tests.broker.conftest import Bench
 
 STEPS = ("publish", "get", "get_ack", "consume", "ack", "requeue", "reject", "purge", "expire", "cancel", "reconnect")
@@ -87,3 +90,16 @@ def test_routes_beyond_the_limit_are_counted_without_their_names() -> None:
     traffic = complete(bench.broker.vhosts["/"].traffic())
     assert (traffic.published[""], traffic.routed[""]) == (1100, 1100)
     assert len(traffic.pairs) == 1000
+
+
+def test_messages_to_very_many_queues_are_counted_without_the_names_of_these(
+    bench: Bench, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(traffic, "LARGEST_SET", 2)
+    client, vhost = bench.client(), bench.broker.vhosts["/"]
+    for name in ("q0", "q1", "q2"):
+        client.declare(name)
+        vhost.bind(Binding("amq.fanout", name))
+    client.publish("amq.fanout", "")
+    found = complete(vhost.traffic())
+    assert (found.published["amq.fanout"], found.routed["amq.fanout"], found.pairs) == (1, 3, {})
