@@ -171,3 +171,16 @@ def test_a_message_to_many_queues_is_written_in_steps(bench: Bench, monkeypatch:
     assert written[:3] == [2, 4, 6]
     bench.end_commit()
     assert [client.get(f"q{number}") for number in range(6)] == [b"m"] * 6
+
+
+@pytest.mark.parametrize("part", ["exchanges", "queues", "policies", "bindings"])
+def test_an_import_makes_no_vhost_without_a_name(bench: Bench, part: str) -> None:
+    parts = {
+        "exchanges": Exchange("e", vhost=""),
+        "queues": Queue("q", vhost=""),
+        "policies": Policy("p", ".*", {"max-length": 1}, vhost=""),
+        "bindings": Binding("amq.topic", "q", vhost=""),
+    }
+    with pytest.raises(DefinitionsError, match="expected a vhost's name, got an empty one"):
+        complete(import_definitions(bench.broker, Topology(**{part: (parts[part],)})))  # type: ignore[arg-type]
+    assert list(bench.broker.vhosts) == ["/"]

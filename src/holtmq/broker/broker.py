@@ -32,7 +32,7 @@ from holtmq.broker.session import Session
 from holtmq.broker.traffic import Churn
 from holtmq.broker.transaction import Transaction
 from holtmq.broker.vhost import VirtualHost
-from holtmq.errors import NotAllowedError, NotFoundError, StoreError
+from holtmq.errors import InvalidValueError, NotAllowedError, NotFoundError, StoreError
 from holtmq.steps import Steps
 from holtmq.store.journal_port import JournalPort
 from holtmq.store.records import ID_CLOCK_BITS
@@ -131,6 +131,8 @@ class Broker:
             raise NotAllowedError(f"vhost {name!r} is being deleted: try again when its contents are gone")
         if name not in self.vhosts:
             require_short_string(name, "a vhost's name")
+            if not name:
+                raise InvalidValueError("expected a vhost's name, got an empty one")
             self.vhosts[name] = VirtualHost(name, self, Topology())
         elif not metadata:
             return self.vhosts[name]
