@@ -230,7 +230,7 @@ def test_an_application_that_is_killed_in_a_micro_batch_copies_each_offset_once(
     spark: SparkSession, live: LiveBroker, stream: str, tmp_path: Path
 ) -> None:
     put(live, stream, range(10))
-    with application(COPY, live.url, stream, str(tmp_path)) as process:
+    with application("-c", COPY, live.url, stream, str(tmp_path)) as process:
         # the first micro-batch has no messages, and shows that the end of the stream is known
         wait_until(lambda: (tmp_path / "written-0").exists() or process.poll() is not None)
         put(live, stream, range(10, 260))
