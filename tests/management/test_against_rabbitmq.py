@@ -183,7 +183,7 @@ REQUESTS: list[tuple[str, str, str, Any]] = [
 ]
 REQUESTS += [
     (login, method, path, body)
-    for login in ("bob:bob", "mon:mon", "none:none", "guest:wrong")
+    for login in ("bob:bob", "mon:mon", "none:none")
     for method, path, body in [
         ("GET", "/api/whoami", None),
         ("GET", "/api/users", None),
@@ -201,6 +201,7 @@ REQUESTS += [
         ("GET", "/api/permissions", None),
     ]
 ]
+REQUESTS += [("guest:wrong", "GET", "/api/whoami", None), ("guest:wrong", "PUT", f"{Q}/zx", {})]  # answered with a delay
 
 ERLANG = {
     "backing_queue_status", "garbage_collection", "reductions", "reductions_details", "recoverable_slaves", "idle_since",
