@@ -21,7 +21,7 @@ from holtmq.cli.spark_progress import SparkProgress, describe_rows
 from holtmq.cli.spark_run import summarise_spark_error
 from holtmq.spark.amqp.amqp_options import BrokerOptions
 from holtmq.spark.amqp.remote_stream import RemoteStream
-from holtmq.spark.comparison import Comparison, Refusal
+from holtmq.spark.comparison import Comparison, KeyChange, QueueChange, Refusal
 from tests.amqp_client import Amqp
 from tests.deadline import eventually
 from tests.peers.rabbitmq import RabbitMQ
@@ -75,16 +75,12 @@ def test_a_queue_is_archived_reported_compared_routed_and_replayed(run: Run, tmp
         assert summary["lag"] == 0
 
         page = tmp_path / "report.html"
-        printed = run("report", stored, "--definitions", before, "--html", str(page), "--title", "Orders")
-        assert "200 messages, 250 deliveries, 2 keys; 0 unroutable, 0 malformed" in printed
+        printed = run("report", stored, "--definitions", before, "--html", str(page), "--title", "Orders", "--json")
+        assert json.loads(printed)["deliveries"] == 250
         assert "<title>Orders" in page.read_text()
-        assert json.loads(run("report", stored, "--definitions", before, "--json"))["deliveries"] == 250
 
         compared = ("compare", stored, "--before", before, "--after", after)
-        printed = run(*compared, "--fail-above", "10", code=3)
-        assert "50 of 200 messages (25.0 %) would reach other queues" in printed
-        assert "−food (1 unchanged)" in printed
-        assert json.loads(run(*compared, "--json"))["share"] == 0.25
+        assert json.loads(run(*compared, "--fail-above", "10", "--json", code=3))["share"] == 0.25
         printed = run(*compared, "--vhost", "elsewhere", code=1)
         assert "both topologies refuse all 200 messages, so nothing was compared" in printed
 
@@ -105,6 +101,10 @@ def test_a_queue_is_archived_reported_compared_routed_and_replayed(run: Run, tmp
         with Amqp(broker.port) as amqp:
             assert amqp.channel().count("all") == 50
         run("archive", "all", str(tmp_path / "table"), "--amqp-url", url, "--user", "guest", "--format", "delta")
+        printed = run(
+            "route", str(tmp_path / "table"), str(tmp_path / "r"), "--definitions", before, "--format", "delta", "--json"
+        )
+        assert json.loads(printed)["deliveries"] == 100
         printed = run("replay", str(tmp_path / "table"), "--amqp-url", url, "--format", "delta", "--exact", "--json")
         assert json.loads(printed)["confirmed"] == 50
         with Amqp(broker.port) as amqp:
@@ -150,6 +150,8 @@ def test_wrong_options_of_a_stream_are_refused(
 NOTHING_AT = "no broker at amqp://127.0.0.1:1/%2F: [Errno 111] Connection refused"
 NO_FILES = "SOURCE contains no files with messages: expected at least one file in the format that --format names"
 
+NO_DELTA = "the format delta need Delta Lake in Spark, which this session does not have"
+
 
 @pytest.fixture(scope="module")
 def inputs(spark: SparkSession, tmp_path_factory: pytest.TempPathFactory) -> dict[str, str]:
@@ -182,6 +184,9 @@ def url(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
         ("archive nowhere {out} --amqp-url {url}", 1, "NOT_FOUND - no queue 'nowhere' in vhost '/'"),
         ("archive empty {archive} --amqp-url {url}", 0, "There were no messages."),
         ("route {no_files} {out} --definitions {definitions}", 1, NO_FILES),
+        ("route {some} {out} --definitions {definitions} --target-format delta", 1, f"deliveries in {NO_DELTA}: write parquet"),
+        ("route {some} {out} --definitions {definitions} --format delta --option a=b", 1, f"options for {NO_DELTA}: leave"),
+        ("report {some} --definitions {definitions} --format delta", 1, "deltalake cannot read a Delta table at "),
         ("compare {no_files} --before {definitions} --after {definitions}", 1, NO_FILES),
         ("report {no_files} --definitions {definitions}", 1, NO_FILES),
         ("replay {no_files} --amqp-url {url}", 1, NO_FILES),
@@ -200,6 +205,17 @@ def test_a_command_says_what_happened(
     printed = run(*arguments, code=code)
     assert sentence in printed
     assert code == 0 or len(printed.splitlines()) == 1
+
+
+def test_a_job_fails_if_the_topology_refuses_all_messages(run: Run, inputs: dict[str, str], tmp_path: Path) -> None:
+    """As with a wrong column. The results are written all the same, and say why."""
+    options = ("--definitions", inputs["definitions"], "--exchange-column", "body", "--json")
+    out = tmp_path / "out"
+    printed = run("route", inputs["some"], str(out), *options, code=1)
+    assert f"the topology refuses all 300 messages. The column reason in {out} says why. Check the virtual host" in printed
+    assert '"malformed": 300' in printed
+    printed = run("report", inputs["some"], *options, code=1)
+    assert "refuses all 300 messages. The most frequent reason (300 messages): no exchange 'body'" in printed
 
 
 @pytest.mark.parametrize(
@@ -307,16 +323,20 @@ def test_an_error_of_spark_is_reduced_to_the_line_with_the_cause() -> None:
     )
 
 
-def test_a_comparison_shows_what_both_topologies_refuse(capsys: pytest.CaptureFixture[str]) -> None:
-    nothing = dict.fromkeys(("gaining", "losing", "newly_unroutable", "newly_routable", "newly_refused", "keys_affected"), 0)
+def test_a_comparison_shows_what_changes_and_what_both_topologies_refuse(capsys: pytest.CaptureFixture[str]) -> None:
+    nothing = dict.fromkeys(("gaining", "newly_unroutable", "newly_routable", "newly_refused"), 0)
     show_comparison(
         Comparison(
-            messages=100, affected=0, still_unroutable=2, still_refused=7, queues=(), keys=(), **nothing,
+            messages=200, affected=50, losing=50, still_unroutable=2, still_refused=7, **nothing, keys_affected=1,
+            queues=(QueueChange("food", 50, 0, 0, 50),),
+            keys=(KeyChange("orders", "orders.food", 50, ("all", "food"), ("all",)),),
             refusals=(Refusal("the routing key is null", 7),),
         )
     )  # fmt: skip
     shown = capsys.readouterr().out
-    assert "2 still reach no queue   7 are refused by both topologies" in shown
+    assert "50 of 200 messages (25.0 %) would reach other queues; 1 routing key." in shown
+    assert "−food (1 unchanged)" in shown
+    assert "50 lose a queue   2 still reach no queue   7 are refused by both topologies" in shown
     assert "Refused by both:\n  the routing key is null (7)" in shown
 
 

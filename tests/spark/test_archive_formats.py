@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import sys
-from datetime import UTC, datetime
+from collections import Counter
+from datetime import UTC, date, datetime
 from pathlib import Path
 from typing import Any
 
@@ -68,8 +69,18 @@ def test_files_of_an_earlier_version_and_compacted_files_are_read_together(
     assert [row for row in stored if row["properties_raw"] is not None] == [row for row in expected for _ in range(2)]
 
 
+PARTITIONS = {(key, key or None, date(2026, 5, 1)) for key in KEYS}
+"""The columns by which the table is partitioned, for each key. Delta does not distinguish an empty string from null."""
+
+
+def partitions_of(spark: SparkSession, target: str) -> Counter[tuple[str, str | None, date]]:
+    stored = read_archive(spark, target, format="delta")
+    assert stored.columns == [*SCHEMA.names, *FOLDERS.names]
+    return Counter(map(tuple, stored.select("routing_key", "by_routing_key", "date").collect()))
+
+
 def test_a_delta_table_is_valid_for_another_reader(spark: SparkSession, messages: DataFrame, tmp_path: Path) -> None:
-    target = str(tmp_path / "table")
+    target = str(tmp_path / "a table")
     sink = open_sink(target, "delta", FOLDERS)
     assert (sink.write(messages, QUERY, 0), sink.write(messages, QUERY, 0), sink.write(messages, "another", 0)) == (5, 0, 5)
     table = DeltaTable(target)
@@ -79,10 +90,11 @@ def test_a_delta_table_is_valid_for_another_reader(spark: SparkSession, messages
     assert [(row["routing_key"], row["body"], row["timestamp"]) for row in found] == [
         ("a/b", b"\xff\x00", datetime(2026, 5, 1, 12, tzinfo=UTC))
     ] * 2
+    assert partitions_of(spark, target) == dict.fromkeys(PARTITIONS, 2)
     table.optimize.compact()
     table.vacuum(retention_hours=0, enforce_retention_duration=False, dry_run=False)
-    assert read_archive(spark, target, format="delta").count() == 10
-    assert (tmp_path / "table" / "_holtmq").is_dir()
+    assert partitions_of(spark, target) == dict.fromkeys(PARTITIONS, 2)
+    assert (tmp_path / "a table" / "_holtmq").is_dir()
 
 
 def test_a_batch_of_a_delta_table_that_was_interrupted_is_stored_once(

@@ -61,13 +61,11 @@ class MessageSource:
 
     def read(self, spark: SparkSession) -> DataFrame:
         """Return the messages in any format that Spark reads."""
+        from holtmq.spark.input_formats import read_messages
+
         if self.is_broker:
             return self._read_stream(spark)
-        if self.format == "table":
-            return spark.table(self.place)
-        if self.format == "delta" and not self.options:
-            return self.read_archive(spark)
-        return spark.read.format(self.format).options(**dict(pairs(self.options))).load(self.place)
+        return read_messages(spark, self.place, self.format, dict(pairs(self.options)))
 
     def read_archive(self, spark: SparkSession) -> DataFrame:
         """Return the messages of an archive, or else those that `read` returns."""

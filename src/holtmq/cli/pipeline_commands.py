@@ -143,6 +143,7 @@ def route(
             bindings=bindings, counted=counted,
         )  # fmt: skip
     _show_summary(summary.to_dict(), summary.counts.messages, started, as_json=as_json)
+    _require_accepted(summary.counts.messages, summary.counts.malformed, vhost, f"The column reason in {target} says why")
 
 
 @pipeline.command()
@@ -345,6 +346,10 @@ def report(
         show_report(outcome)
         if html is not None:
             show(f"\nReport written to {html}")
+    if outcome.reasons:
+        first = outcome.reasons[0]
+        why = f"The most frequent reason ({first.messages:,} messages): {first.name}"
+        _require_accepted(outcome.messages, outcome.malformed, vhost, why)
 
 
 def _password(url: str, user: str | None, password_env: str | None, password_file: str | None) -> str | None:
@@ -358,6 +363,15 @@ def _require_broker(**options: str | None) -> None:
     from holtmq.spark.amqp.amqp_options import BrokerOptions
 
     BrokerOptions(**options).connect("holtmq pipeline").close()  # type: ignore[arg-type]
+
+
+def _require_accepted(messages: int, refused: int, vhost: str, why: str) -> None:
+    """Raise PipelineError if the topology refuses all messages: the job looked in the wrong place."""
+    if messages and refused == messages:
+        raise PipelineError(
+            f"the topology refuses all {messages:,} messages. {why}. Check the virtual host (got {vhost!r}), the exchange, and "
+            "the names of the columns"
+        )
 
 
 def _utc(moment: datetime | None) -> datetime | None:

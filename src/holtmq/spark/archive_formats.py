@@ -12,9 +12,8 @@ from pyspark.sql.types import StructType
 from holtmq.errors import InvalidValueError
 from holtmq.spark.amqp.columns import OFFSET, SCHEMA
 from holtmq.spark.amqp.offset_column import STREAM_SCHEMA
-from holtmq.spark.delta_table import ArchiveTable
+from holtmq.spark.delta_table import DELTA, ArchiveTable
 
-DELTA = "delta"
 FILE_FORMATS = ("parquet", "orc", "json")
 ARCHIVE_FORMATS = (*FILE_FORMATS, DELTA)
 WRITE_OPTIONS = {"json": {"timestampFormat": "yyyy-MM-dd'T'HH:mm:ss.SSSSSSXXX"}}
@@ -37,8 +36,8 @@ def read_archive(
     """Return the messages of an archive. The driver lists the files; the executors read them when the result is used.
 
     Files of different versions, which have different columns, can be read together. JSON of an archive is read with the types
-    that were written; Spark would read binary columns as text. A Delta table is read without its partition columns; this needs
-    the package deltalake, but no Delta Lake in Spark.
+    that were written; Spark would read binary columns as text. A Delta table needs the package deltalake, but no Delta Lake in
+    Spark.
 
     Args:
         spark: The session.
@@ -49,8 +48,7 @@ def read_archive(
     if format == "json" and (schema := _json_schema(spark, source)) is not None:
         return spark.read.schema(schema).json(source)
     if format == DELTA:
-        files = ArchiveTable(source).files()
-        return spark.read.option("mergeSchema", True).parquet(*files) if files else spark.createDataFrame([], SCHEMA)
+        return ArchiveTable(source).read(spark)
     return spark.read.format(format).option("mergeSchema", True).load(source)
 
 

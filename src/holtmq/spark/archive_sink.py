@@ -14,10 +14,10 @@ from pyspark.sql import DataFrame, Observation
 from pyspark.sql import functions as F
 
 from holtmq.spark.archive_folders import ArchiveFolders
-from holtmq.spark.archive_formats import DELTA, WRITE_OPTIONS
+from holtmq.spark.archive_formats import WRITE_OPTIONS
 from holtmq.spark.archive_layout import HIDDEN, batch_name, data_files, join_path, uri_below
 from holtmq.spark.compaction import finish_interrupted
-from holtmq.spark.delta_table import ArchiveTable, NewFile
+from holtmq.spark.delta_table import DELTA, ArchiveTable, NewFile
 from holtmq.spark.filesystems import filesystem_of
 
 

@@ -14,8 +14,9 @@ import pyarrow.fs as fs
 from pyspark.sql import SparkSession
 
 from holtmq.errors import InvalidValueError
-from holtmq.spark.archive_formats import DELTA, require_archive_format
+from holtmq.spark.archive_formats import require_archive_format
 from holtmq.spark.archive_layout import BATCH, HIDDEN, data_files, join_path, uri_below
+from holtmq.spark.delta_table import DELTA
 from holtmq.spark.duplicates import without_duplicates
 from holtmq.spark.filesystems import WriteError, exists, filesystem_of, qualify
 from holtmq.spark.locks import FolderLock

@@ -12,16 +12,23 @@ from dataclasses import dataclass
 from typing import Any
 from urllib.parse import unquote
 
+import pyarrow as pa
 import pyarrow.fs as fs
 import pyarrow.parquet as pq
-from pyspark.sql.types import StructType
+from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import functions as F
+from pyspark.sql.types import StringType, StructField, StructType
 
+from holtmq.errors import InvalidValueError
 from holtmq.spark.archive_layout import join_path
-from holtmq.spark.filesystems import WriteError
+from holtmq.spark.filesystems import WriteError, filesystem_of
 from holtmq.spark.packages import require_package
 
+DELTA = "delta"
+"""The name of the format."""
 NULL = "__HIVE_DEFAULT_PARTITION__"
 """What Spark calls the folder of null."""
+FILE = "_holtmq_file"
 
 
 @dataclass(frozen=True, slots=True)
@@ -95,8 +102,32 @@ class ArchiveTable:
         partition_by = list(self._table.metadata().partition_columns)
         self._table.create_write_transaction(actions, "append", self._table.schema(), partition_by, commit_properties=batch)
 
-    def files(self) -> list[str]:
-        """Return the data files of the newest version of the table."""
-        table = self._library.DeltaTable(self._uri)
+    def read(self, spark: SparkSession) -> DataFrame:
+        """Return the rows of the newest version of the table. Raise InvalidValueError if deltalake cannot read it.
+
+        The driver reads the log of the table, the executors read the files. The files lack the columns by which the table is
+        partitioned: the log has one value of each for a whole file.
+        """
+        try:
+            table = self._library.DeltaTable(self._uri)
+            paths = table.to_pyarrow_dataset().files
+        except self._library.exceptions.DeltaError as error:
+            raise InvalidValueError(f"deltalake cannot read a Delta table at {self._uri}: {error}") from error
+        schema = StructType.fromJson(json.loads(table.schema().to_json()))
+        names = list(table.metadata().partition_columns)
         root = self._uri.rstrip("/")
-        return [f"{root}/{path}" for path in table.to_pyarrow_dataset().files]
+        if not paths:
+            return spark.createDataFrame([], schema)
+        stored = StructType([field for field in schema if field.name not in names])
+        rows = spark.read.schema(stored).parquet(*(f"{root}/{path}" for path in paths))
+        return self._with_partitions(rows, table, schema, names) if names else rows
+
+    def _with_partitions(self, rows: DataFrame, table: Any, schema: StructType, names: list[str]) -> DataFrame:
+        """Add the columns that the files lack, from the log of the table."""
+        added = pa.table(table.get_add_actions(flatten=True)).to_pylist()
+        values = {unquote(file["path"]): [file[f"partition.{name}"] for name in names] for file in added}
+        below = filesystem_of(self._uri)[1].rstrip("/") + "/"
+        files = [(file, *values[unquote(file).partition(below)[2]]) for file in rows.inputFiles()]
+        columns = StructType([StructField(FILE, StringType()), *(schema[name] for name in names)])
+        partitions = F.broadcast(rows.sparkSession.createDataFrame(files, columns))
+        return rows.withColumn(FILE, F.input_file_name()).join(partitions, FILE, "left").select(*schema.names)

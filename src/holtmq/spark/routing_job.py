@@ -32,6 +32,7 @@ from holtmq.spark.arguments import require_one_of
 from holtmq.spark.deliveries import route_messages
 from holtmq.spark.deprecated_names import OldToJson
 from holtmq.spark.filesystems import filesystem_of, qualify
+from holtmq.spark.input_formats import TABLE, delta_lake_required, read_messages
 from holtmq.spark.message_columns import MessageColumns
 from holtmq.spark.parquet import route_files
 from holtmq.spark.parquet_source import ParquetSource
@@ -45,6 +46,7 @@ PLAIN_TYPES = (BinaryType, BooleanType, DateType, NumericType, StringType, Times
 WriteMode: TypeAlias = Literal["error", "append", "overwrite", "ignore"]
 IN_UTC: dict[str, Any] = {"timezone": "UTC"} if "timezone" in parameters_of(to_arrow_schema).parameters else {}
 """Spark 4.0 has no such parameter: timestamps are in UTC there."""
+ADVICE = "write parquet, and turn the folder into a table with deltalake.convert_to_deltalake"
 MODES: tuple[WriteMode, ...] = ("error", "append", "overwrite", "ignore")
 
 
@@ -91,7 +93,7 @@ def route_job(
         source: The path, URI or table to read.
         target: The path, URI or table to write.
         topology: The exchanges, queues and bindings.
-        format: Any format that Spark reads, or "table".
+        format: Any format that Spark reads, "delta", or "table".
         target_format: Any format that Spark writes, or "table".
         options: Options for Spark's reader.
         mode: What to do if the target exists: "error", "append", "overwrite" or "ignore".
@@ -107,12 +109,12 @@ def route_job(
     require_one_of("mode", mode, MODES)
     if isinstance(partition_by, str):
         raise InvalidValueError(f"partition_by must be a sequence of column names such as ['queue'], got {partition_by!r}")
-    if format != "table":
+    if format != TABLE:
         source = qualify(spark, source)
-    if target_format != "table":
+    if target_format != TABLE:
         target = qualify(spark, target)
     request = RoutingRequest(topology, vhost, exchange, columns, unroutable, AddedColumns(settings, bindings))
-    messages = _read(spark, source, format, options or {})
+    messages = read_messages(spark, source, format, options or {})
     if format == target_format == "parquet" and not options and mode != "ignore" and tuple(partition_by) in ((), ("queue",)):
         counts = _route_files(spark, source, target, messages, request, mode=mode, by_queue=bool(partition_by), counted=counted)
         if counts is not None:
@@ -141,12 +143,6 @@ def _route_files(
     if parts is None or files is None:
         return None
     return route_files(spark, files, target, spec, parts, mode=mode, by_queue=by_queue, counted=counted)
-
-
-def _read(spark: SparkSession, source: str, format_: str, options: Mapping[str, str]) -> DataFrame:
-    if format_ == "table":
-        return spark.table(source)
-    return spark.read.format(format_).options(**options).load(source)
 
 
 def _files(spark: SparkSession, source: str, target: str, messages: DataFrame) -> ParquetSource | None:
@@ -187,8 +183,9 @@ def _write(
         F.count(F.when(is_malformed, 1)).alias("malformed"),
     )
     writer = observed.write.mode(mode).partitionBy(*partition_by)
-    if format_ == "table":
+    if format_ == TABLE:
         writer.saveAsTable(target)
     else:
-        writer.format(format_).save(target)
+        with delta_lake_required("deliveries in the format delta", ADVICE):
+            writer.format(format_).save(target)
     return RouteCounts(messages.count(), **written.get)
