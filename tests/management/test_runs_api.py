@@ -6,7 +6,8 @@ from typing import Any
 
 import pytest
 
-from holtmq.cli.run_announcer import Announcement, RunAnnouncer
+from holtmq.client.http_api import HttpApi
+from holtmq.client.run_announcer import Announcement, RunAnnouncer
 from holtmq.errors import NotAllowedError
 from holtmq.management import pipeline_runs
 from holtmq.management.pipeline_runs import LOST_S, Run, Runs
@@ -96,7 +97,7 @@ def test_a_job_that_is_silent_is_lost() -> None:
     [(None, "finished", None), (KeyboardInterrupt(), "interrupted", None), (OSError("no disk"), "failed", "NO DISK")],
 )
 def test_a_job_announces_how_it_ended(http: Http, error: BaseException | None, state: str, text: str | None) -> None:
-    about = Announcement(http.base, "in", "out")
+    about = Announcement(HttpApi(http.base, "guest", "guest"), "in", "out")
     try:
         with RunAnnouncer("route", about, lambda: 7, explain):
             if error is not None:
@@ -108,7 +109,8 @@ def test_a_job_announces_how_it_ended(http: Http, error: BaseException | None, s
 
 
 def test_a_job_does_not_depend_on_the_broker_that_hears_of_it() -> None:
-    with RunAnnouncer("route", Announcement("http://127.0.0.1:1", "in"), lambda: 7, explain):
+    nobody = HttpApi("http://127.0.0.1:1", "guest", "guest")
+    with RunAnnouncer("route", Announcement(nobody, "in"), lambda: 7, explain):
         pass
     with RunAnnouncer("route", Announcement(None, "in"), lambda: 7, explain):
         pass

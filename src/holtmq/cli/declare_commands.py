@@ -7,10 +7,11 @@ from typing import Any
 
 import click
 
-from holtmq.cli.http_client import Api, ApiError, api_options, exchange_segment
+from holtmq.cli.http_client import Api, api_options, exchange_segment
 from holtmq.cli.options import argument_option, parse_table, vhost_option
 from holtmq.cli.output import show
 from holtmq.cli.super_stream_options import super_stream_options
+from holtmq.client.http_api import ApiError
 from holtmq.routing.explanation_text import count
 from holtmq.routing.router import MATCHERS
 from holtmq.table import to_plain

@@ -14,12 +14,13 @@ from rich.table import Table as Grid
 from rich.text import Text
 
 from holtmq.cli.broker_login import amqp_url_option, login_of
+from holtmq.cli.http_client import Api
 from holtmq.cli.message_source import MessageSource, stream_options
 from holtmq.cli.options import parse_header
 from holtmq.cli.output import print_json, show
-from holtmq.cli.run_announcer import Announcement
 from holtmq.cli.spark_run import PipelineError, SparkRun, pairs
 from holtmq.client.address import Address, without_password
+from holtmq.client.run_announcer import Announcement
 from holtmq.printable import printable
 from holtmq.topology import DEFAULT_VHOST, Topology
 
@@ -130,7 +131,7 @@ def route(
     """Route the messages of SOURCE and write one row for each delivery to TARGET."""
     topology = Topology.from_definitions(definitions)
     started = time.perf_counter()
-    about = Announcement(http_url, source, target, vhost)
+    about = Announcement(_api(http_url), source, target, vhost)
     interrupted = f"the deliveries in {target} are missing or incomplete. Run the job again with --mode overwrite"
     with SparkRun("route", master, conf, about, interrupted).started() as (spark, progress):
         from holtmq.spark import Columns, route_job
@@ -187,7 +188,9 @@ def archive(
         url=amqp_url, user=user, password=password, password_env=password_env, password_file=password_file, ca_file=ca_file
     )
     started = time.perf_counter()
-    about = Announcement(http_url, f"{without_password(amqp_url)}, queue {queue}", target, Address.parse(amqp_url).vhost, queue)
+    about = Announcement(
+        _api(http_url), f"{without_password(amqp_url)}, queue {queue}", target, Address.parse(amqp_url).vhost, queue
+    )
     places = "queue or in the spool" if start is None else "stream"
     interrupted = f"messages that are not archived are still in the {places}. Run the job again to continue"
     with SparkRun("archive", master, conf, about, interrupted).started() as (spark, progress):
@@ -197,7 +200,7 @@ def archive(
             spark, queue, target, url=amqp_url, user=user, password=password, password_env=password_env,
             password_file=password_file, ca_file=ca_file, checkpoint=checkpoint, format=format_, partition_by=partition_by,
             available_now=not follow, interval=interval, compact=compact, starting_offsets=start,
-            progress=progress.count,
+            progress=progress.count, announce="",
         )  # fmt: skip
     _show_summary(summary.to_dict(), summary.messages, started, as_json=as_json)
 
@@ -246,7 +249,7 @@ def replay(
         )
     started = time.perf_counter()
     replay_id = None if exact else str(uuid.uuid4())
-    about = Announcement(http_url, str(given), without_password(amqp_url), Address.parse(amqp_url).vhost)
+    about = Announcement(_api(http_url), str(given), without_password(amqp_url), Address.parse(amqp_url).vhost)
     mark = f". Their header x-holtmq-replay is {replay_id}" if replay_id is not None else ""
     interrupted = f"a part of the messages may be published{mark}"
     with SparkRun("replay", master, conf, about, interrupted).started() as (spark, _):
@@ -257,7 +260,7 @@ def replay(
         summary = run(
             given.read_archive(spark), url=amqp_url, user=user, password=password, password_env=password_env,
             password_file=password_file, ca_file=ca_file, where=where, exchange=exchange, rate=rate, exact=exact,
-            replay_id=replay_id,
+            replay_id=replay_id, announce="",
         )  # fmt: skip
     _show_summary(summary.to_dict(), summary.published.confirmed, started, as_json=as_json)
     if summary.published.returned and not allow_unroutable:
@@ -295,7 +298,7 @@ def compare(
     """
     old, new = Topology.from_definitions(before), Topology.from_definitions(after)
     given = MessageSource(source, format_, queue, start, end, options)
-    with SparkRun("compare", master, conf, Announcement(http_url, str(given), vhost=vhost)).started() as (spark, _):
+    with SparkRun("compare", master, conf, Announcement(_api(http_url), str(given), vhost=vhost)).started() as (spark, _):
         from holtmq.spark import Columns
         from holtmq.spark import compare as run
 
@@ -332,7 +335,10 @@ def report(
     """
     topology = Topology.from_definitions(definitions)
     given = MessageSource(source, format_, queue, start, end, options)
-    with SparkRun("report", master, conf, Announcement(http_url, str(given), str(html or ""), vhost)).started() as (spark, _):
+    with SparkRun("report", master, conf, Announcement(_api(http_url), str(given), str(html or ""), vhost)).started() as (
+        spark,
+        _,
+    ):
         from holtmq.spark import Columns
         from holtmq.spark import report as run
 
@@ -350,6 +356,10 @@ def report(
         first = outcome.reasons[0]
         why = f"The most frequent reason ({first.messages:,} messages): {first.name}"
         _require_accepted(outcome.messages, outcome.malformed, vhost, why)
+
+
+def _api(http_url: str | None) -> Api | None:
+    return Api(http_url) if http_url else None
 
 
 def _password(url: str, user: str | None, password_env: str | None, password_file: str | None) -> str | None:

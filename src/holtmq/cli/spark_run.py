@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from holtmq.cli.run_announcer import Announcement, RunAnnouncer
+from holtmq.client.run_announcer import Announcement, RunAnnouncer
 from holtmq.errors import HoltmqError
 
 if TYPE_CHECKING:

@@ -31,6 +31,7 @@ from holtmq.spark.archive_sink import ArchiveSink, open_sink
 from holtmq.spark.compaction import BusyError
 from holtmq.spark.deprecated_names import OldToJson, accept_old_keywords
 from holtmq.spark.filesystems import qualify
+from holtmq.spark.job_announcement import announced
 
 SEGMENTS_PER_FILE, RANGES_PER_FILE = 20, 5
 """Partitions of the source that one task writes to a file."""
@@ -80,6 +81,7 @@ def archive(
     segment_rows: int = SEGMENT_ROWS,
     starting_offsets: str | None = None,
     progress: Callable[[int], None] | None = None,
+    announce: str | None = None,
 ) -> ArchiveSummary:
     """Move the messages of a queue into files under `target`, until the queue is empty.
 
@@ -116,6 +118,8 @@ def archive(
         starting_offsets: Where to start in a stream queue: earliest, latest, an offset, a time, or a time span such as 24h.
             A job that continues from its checkpoint ignores it.
         progress: A function that is called on the driver with the number of messages archived so far.
+        announce: The HTTP API of a broker whose Pipeline page lists this run, such as `http://127.0.0.1:15672` (default: the
+            setting `spark.holtmq.announce` of the session). Nothing is announced without both, or if it is empty.
     """
     format, folders = require_archive_format(format), ArchiveFolders.by(partition_by)  # noqa: A001
     broker = BrokerOptions(
@@ -135,17 +139,18 @@ def archive(
     messages = folders.add_to(_read(spark, broker, stream))
     per_file = SEGMENTS_PER_FILE if starting_offsets is None else RANGES_PER_FILE
     batches = _Batches(open_sink(target, format, folders), per_file, progress)
-    query = _start(messages, batches, f"archive of {queue}", checkpoint, None if available_now else interval)
-    try:
-        query.awaitTermination()
-    except KeyboardInterrupt:
-        query.stop()
-        if available_now:  # a job that should have ended by itself is not complete
-            raise
-    merged = removed = 0
-    if compact and format in FILE_FORMATS:
-        with contextlib.suppress(BusyError):  # another process compacts the folder
-            merged, removed = compaction.compact(spark, target, format=format)
+    with announced(spark, broker, announce, "archive", lambda: batches.messages, written=target, queue=queue):
+        query = _start(messages, batches, f"archive of {queue}", checkpoint, None if available_now else interval)
+        try:
+            query.awaitTermination()
+        except KeyboardInterrupt:
+            query.stop()
+            if available_now:  # a job that should have ended by itself is not complete
+                raise
+        merged = removed = 0
+        if compact and format in FILE_FORMATS:
+            with contextlib.suppress(BusyError):  # another process compacts the folder
+                merged, removed = compaction.compact(spark, target, format=format)
     return ArchiveSummary(batches.messages, batches.count, merged, removed, stream_metrics(query))
 
 

@@ -17,10 +17,12 @@ from typing import Any
 
 from pyspark.errors import StreamingQueryException
 from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql.streaming.query import StreamingQuery
 
 from holtmq.spark.amqp.amqp_options import PREFETCH, RECEIVERS, SEGMENT_ROWS, BrokerOptions, StreamOptions
 from holtmq.spark.amqp.source import register_source
 from holtmq.spark.amqp.stream_metrics import messages_read
+from holtmq.spark.job_announcement import announced
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,6 +56,7 @@ def drain(
     prefetch: int = PREFETCH,
     max_messages_per_trigger: int | None = None,
     segment_rows: int = SEGMENT_ROWS,
+    announce: str | None = None,
 ) -> DrainSummary:
     """Pass the messages that are in a queue now to `write`, batch by batch, and remove those that are written.
 
@@ -79,6 +82,8 @@ def drain(
         prefetch: The maximum number of unacknowledged messages per connection.
         max_messages_per_trigger: The maximum size of a batch (default: half of what the receivers prefetch).
         segment_rows: The maximum number of messages that one task reads.
+        announce: The HTTP API of a broker whose Pipeline page lists this run, such as `http://127.0.0.1:15672` (default: the
+            setting `spark.holtmq.announce` of the session). Nothing is announced without both, or if it is empty.
     """
     broker = BrokerOptions(
         url=url, user=user, password=password, password_env=password_env, password_file=password_file, ca_file=ca_file,
@@ -91,6 +96,7 @@ def drain(
     )  # fmt: skip
     batches = 0
     errors: list[BaseException] = []
+    query: StreamingQuery | None = None
 
     def process(rows: DataFrame, _: int) -> None:
         nonlocal batches
@@ -106,17 +112,20 @@ def drain(
     register_source(spark)
     messages = spark.readStream.format("amqp").options(**broker.to_spark(), **stream.to_spark()).load()
     checkpoint = Path(tempfile.mkdtemp(prefix="holtmq-drain-"))
+    names = ", ".join(stream.named())
     try:
         writer = messages.writeStream.foreachBatch(process).option("checkpointLocation", checkpoint.as_uri())
-        query = writer.queryName(f"drain of {queue}").trigger(availableNow=True).start()
-        try:
-            query.awaitTermination()
-        except StreamingQueryException as error:
-            if errors:
-                raise errors[0] from error
-            raise
-        finally:
-            query.stop()
+        writer = writer.queryName(f"drain of {names}").trigger(availableNow=True)
+        with announced(spark, broker, announce, "drain", lambda: messages_read(query) if query else 0, queue=names):
+            query = writer.start()
+            try:
+                query.awaitTermination()
+            except StreamingQueryException as error:
+                if errors:
+                    raise errors[0] from error
+                raise
+            finally:
+                query.stop()
     finally:
         shutil.rmtree(checkpoint, ignore_errors=True)
     return DrainSummary(messages_read(query), batches)

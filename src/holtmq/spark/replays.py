@@ -17,6 +17,7 @@ from holtmq.spark.amqp.amqp_options import BrokerOptions, PublishOptions
 from holtmq.spark.amqp.columns import RAW_COLUMNS, SCHEMA
 from holtmq.spark.deliveries import route
 from holtmq.spark.deprecated_names import OldToJson, accept_old_keywords
+from holtmq.spark.job_announcement import announced
 from holtmq.spark.publishing import publish_rows
 from holtmq.spark.times import message_time
 from holtmq.table import FieldValue
@@ -103,6 +104,7 @@ def replay(
     persistent: bool = True,
     window: int = WINDOW,
     retries: int = RETRIES,
+    announce: str | None = None,
 ) -> ReplaySummary:
     """Publish messages of an archive again, with their routing keys and properties. Runs the job.
 
@@ -134,6 +136,8 @@ def replay(
         persistent: Whether messages without a delivery mode are persistent.
         window: The maximum number of unconfirmed messages per task.
         retries: The number of retries after a lost connection or a negative confirm.
+        announce: The HTTP API of a broker whose Pipeline page lists this run, such as `http://127.0.0.1:15672` (default: the
+            setting `spark.holtmq.announce` of the session). Nothing is announced without both, or if it is empty.
     """
     broker = BrokerOptions(
         url=url, user=user, password=password, password_env=password_env, password_file=password_file, ca_file=ca_file,
@@ -152,7 +156,16 @@ def replay(
     selected = where.select(archive).select(*(name for name in archive.columns if name in SCHEMA.names))
     if exact:
         selected = _require_raw(selected)
-    return ReplaySummary(replay_id, publish_rows(selected.coalesce(tasks), broker, options))
+    confirms = ReceivedConfirms()
+    with announced(archive.sparkSession, broker, announce, "replay", lambda: confirms.confirmed, read=lambda: _files(archive)):
+        confirms = publish_rows(selected.coalesce(tasks), broker, options)
+    return ReplaySummary(replay_id, confirms)
+
+
+def _files(archive: DataFrame) -> str:
+    """Return what a replay reads, as far as it can be said in a line."""
+    files = archive.inputFiles()
+    return f"{files[0].rpartition('/')[0]} ({len(files):,} files)" if files else "a DataFrame"
 
 
 def _require_raw(messages: DataFrame) -> DataFrame:

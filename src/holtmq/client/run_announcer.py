@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from types import TracebackType
 from typing import Any
 
-from holtmq.cli.http_client import Api
+from holtmq.client.http_api import HttpApi
 from holtmq.errors import HoltmqError
 from holtmq.topology import DEFAULT_VHOST
 
@@ -24,7 +24,7 @@ MAX_TEXT = 1000
 class Announcement:
     """What the broker is told about a job."""
 
-    http_url: str | None
+    api: HttpApi | None
     """The HTTP API of the broker, or None to announce nothing."""
     input: str
     output: str = ""
@@ -41,7 +41,7 @@ class RunAnnouncer:
     def __init__(
         self, job: str, about: Announcement, rows: Callable[[], int], explain: Callable[[BaseException], str | None]
     ) -> None:
-        self._api = Api(about.http_url) if about.http_url else None
+        self._api = about.api
         self._place = ("runs", about.vhost, str(uuid.uuid4()))
         self._about = {"job": job, "input": about.input, "output": about.output, "queue": about.queue}
         self._rows = rows

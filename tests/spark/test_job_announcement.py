@@ -1,0 +1,78 @@
+"""Jobs that are called from Python announce themselves where they are told to, and nowhere else."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from pyspark.sql import SparkSession
+
+from holtmq.errors import InvalidValueError
+from holtmq.spark import archive, drain, read_archive, replay
+from holtmq.spark.amqp.amqp_options import BrokerOptions
+from holtmq.spark.job_announcement import SETTING, announced
+from tests.management.conftest import Node, running_node
+
+
+@pytest.fixture
+def node() -> Iterator[Node]:
+    with running_node() as node:
+        yield node
+
+
+@pytest.fixture
+def setting(spark: SparkSession, node: Node) -> Iterator[None]:
+    spark.conf.set(SETTING, node.http.base)
+    yield
+    spark.conf.unset(SETTING)
+
+
+@pytest.mark.usefixtures("setting")
+def test_archive_replay_and_drain_are_listed_by_the_broker(spark: SparkSession, node: Node, tmp_path: Path) -> None:
+    url, target = f"amqp://127.0.0.1:{node.amqp_port}", str(tmp_path / "archive")
+    with node.connect() as amqp:
+        amqp.channel().declare("q", durable=True)
+        amqp.channel(2).put("q", *[b"m"] * 20)
+    archive(spark, "q", target, url=url, compact=False)
+    replay(read_archive(spark, target), url=url, announce=node.http.base)
+    drain(spark, "q", lambda rows: rows.count(), url=url)
+    replay(read_archive(spark, target), url=url, announce="")
+    found = [(run["job"], run["state"], run["rows"], run["queue"]) for run in node.http.get("/api/runs")]
+    assert sorted(found) == [("archive", "finished", 20, "q"), ("drain", "finished", 20, "q"), ("replay", "finished", 20, None)]
+    outputs = {run["job"]: (run["input"], run["output"]) for run in node.http.get("/api/runs")}
+    assert outputs["archive"] == (f"{url}, queue q", target)
+    assert outputs["replay"][1] == url
+
+
+@pytest.mark.usefixtures("setting")
+def test_a_job_that_fails_says_so(spark: SparkSession, node: Node) -> None:
+    with pytest.raises(RuntimeError), announced(spark, broker(node.amqp_port), None, "archive", lambda: 3, queue="q"):
+        raise RuntimeError("no disk\nand a stack trace")
+    (run,) = node.http.get("/api/runs")
+    assert (run["state"], run["error"], run["rows"]) == ("failed", "no disk", 3)
+
+
+def broker(port: int = 1, password_env: str | None = None) -> BrokerOptions:
+    return BrokerOptions(url=f"amqp://127.0.0.1:{port}", password_env=password_env)
+
+
+@pytest.mark.parametrize(
+    ("url", "message"),
+    [
+        ("127.0.0.1:15672", "announce must be the URL of an HTTP API such as http://127.0.0.1:15672, got '127.0.0.1:15672'"),
+        ("ftp://bob:hush@x", "announce must be the URL of an HTTP API such as http://127.0.0.1:15672, got 'ftp://x'"),
+        ("http://elsewhere:15672", "announce names the host 'elsewhere', and the job uses a broker on '127.0.0.1': expected"),
+    ],
+)
+def test_a_url_that_is_none_or_that_would_get_the_password_of_another_host_is_refused(
+    spark: SparkSession, url: str, message: str
+) -> None:
+    with pytest.raises(InvalidValueError, match=message):
+        announced(spark, broker(), url, "archive", lambda: 0)
+
+
+def test_a_broker_that_does_not_answer_and_a_password_that_the_driver_lacks_do_not_matter(spark: SparkSession) -> None:
+    for password_env in (None, "NOT_ON_THE_DRIVER"):
+        with announced(spark, broker(password_env=password_env), "http://127.0.0.1:1", "archive", lambda: 0):
+            pass
