@@ -263,6 +263,31 @@ def test_chunks_in_memory_are_few(streams: Streams) -> None:
     assert 0 < streams.log.memory <= CACHED_BYTES
 
 
+def test_properties_count_as_memory_of_a_chunk(streams: Streams) -> None:
+    streams.append([entry(number, body=b"", raw_properties=bytes([number]) * 1000) for number in range(100)])
+    assert streams.bodies() == [b""] * 100
+    assert 100_000 < streams.log.memory < 200_000
+
+
+def test_a_chunk_without_content_is_damaged(path: Path, streams: Streams, caplog: pytest.LogCaptureFixture) -> None:
+    streams.append(entries(0, 3))
+    with closing(sqlite3.connect(path)) as connection, connection:
+        connection.execute("DELETE FROM stream_contents")
+    assert streams.append(entries(3, 40)) == list(range(3, 43))
+    assert streams.bodies() == [b"body %d" % number for number in range(3, 43)]
+    assert [record.levelname for record in caplog.records] == ["ERROR"]
+
+
+def test_many_publishers_are_handled_in_steps(streams: Streams) -> None:
+    some = [entry(number, publisher=f"p{number}", publishing_id=0) for number in range(2000)]
+    with streams.database.transaction():
+        assert sum(1 for _ in streams.log.append(STREAM, some)) > 10
+        assert complete(streams.log.append(STREAM, some)) == [None] * 2000
+    with streams.database.transaction():
+        assert sum(1 for _ in streams.log.forget(STREAM)) > 3
+    assert streams.log.last_publishing_id(STREAM, "p1999") is None
+
+
 def damage(path: Path, column: str, change: Callable[[bytes], bytes]) -> None:
     """Change the second chunk behind the program's back."""
     with closing(sqlite3.connect(path)) as connection, connection:

@@ -91,8 +91,11 @@ class StreamChunk:
 
     @property
     def size(self) -> int:
-        """About how many bytes it takes in memory."""
-        return len(self._content) + 64 * self.number
+        """About how many bytes it takes in memory, measured and rounded up."""
+        if self.damage is not None:
+            return len(self._content)
+        shared = sum(map(len, self.properties)) + 200 * (len(self.properties) + len(self.origins))
+        return len(self._content) + 100 * self.number + shared
 
     def _parse(self, header: bytes) -> None:
         body, checksum = header[:-CHECKSUM_BYTES], int.from_bytes(header[-CHECKSUM_BYTES:], "little")

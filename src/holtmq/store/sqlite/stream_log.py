@@ -30,6 +30,8 @@ CACHED_BYTES = 16 * 1024 * 1024
 READ_BYTES = 1024 * 1024
 REMOVED_AT_ONCE = 10
 """Chunks that are removed in one step."""
+NAMES_AT_ONCE = 100
+"""Publishers that are looked up or noted in one step, or names of publishers and readers that are removed."""
 
 COLUMNS = "first_offset, number, size, total_size, total_chunks, first_at, last_at, chunk_id"
 FIRST = f"SELECT {COLUMNS} FROM stream_chunks WHERE queue_id = ? ORDER BY first_offset LIMIT ?"
@@ -38,8 +40,10 @@ LAST = LAST_FEW.replace("LIMIT ?", "LIMIT 1")
 ENDS = f"SELECT * FROM ({FIRST}) UNION ALL SELECT * FROM ({LAST})"
 AT_OFFSET = f"SELECT {COLUMNS} FROM stream_chunks WHERE queue_id = ? AND first_offset <= ? ORDER BY first_offset DESC LIMIT 1"
 AT_TIME = f"SELECT {COLUMNS} FROM stream_chunks WHERE queue_id = ? AND last_at >= ? ORDER BY last_at, first_offset LIMIT 1"
+# No row if the chunk was removed or rewritten meanwhile. Empty values, which are damage, if the file has lost its content.
 CONTENT = """
-SELECT header, content FROM stream_chunks JOIN stream_contents ON stream_contents.id = chunk_id
+SELECT coalesce(header, x''), coalesce(content, x'')
+FROM stream_chunks LEFT JOIN stream_contents ON stream_contents.id = chunk_id
 WHERE queue_id = ? AND first_offset = ? AND number = ?
 """
 ADD_CHUNK = "INSERT INTO stream_chunks VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?)"
@@ -47,6 +51,11 @@ ADD_CONTENT = "INSERT INTO stream_contents (header, content) VALUES (?, ?)"
 REPLACE_CONTENT = "UPDATE stream_contents SET header = ?, content = ? WHERE id = ?"
 REMOVE_CHUNK = "DELETE FROM stream_chunks WHERE queue_id = ? AND first_offset = ?"
 REMOVE_CONTENT = "DELETE FROM stream_contents WHERE id = ?"
+REMOVE_PUBLISHERS = """
+DELETE FROM stream_publishers
+WHERE queue_id = ? AND publisher IN (SELECT publisher FROM stream_publishers WHERE queue_id = ? LIMIT ?)
+"""
+REMOVE_POSITIONS = REMOVE_PUBLISHERS.replace("stream_publishers", "stream_positions").replace("publisher", "name")
 NOTE_PUBLISHER = "INSERT OR REPLACE INTO stream_publishers VALUES (?, ?, ?)"
 NOTE_POSITION = "INSERT OR REPLACE INTO stream_positions VALUES (?, ?, ?)"
 
@@ -96,7 +105,7 @@ class StreamLog(StreamPort):
         return self._cached_bytes
 
     def append(self, stream: int, entries: Sequence[StreamEntry], most_bytes: int = SEGMENT_BYTES) -> Steps[list[int | None]]:
-        kept, is_kept = self._without_duplicates(stream, entries)
+        kept, is_kept = yield from self._without_duplicates(stream, entries)
         if not kept:
             return [None] * len(entries)
         last = self._row(self._database.connection, LAST, stream)
@@ -156,7 +165,7 @@ class StreamLog(StreamPort):
 
     def _without_duplicates(
         self, stream: int, entries: Sequence[StreamEntry]
-    ) -> tuple[Sequence[StreamEntry], list[bool] | None]:
+    ) -> Steps[tuple[Sequence[StreamEntry], list[bool] | None]]:
         """Leave out what numbered publishers have sent before. Return the rest, and which entries it has if not all."""
         if not any(entry.publisher is not None for entry in entries):
             return entries, None
@@ -169,14 +178,18 @@ class StreamLog(StreamPort):
                 is_kept.append(True)
                 continue
             if publisher not in last_ids:
+                if len(last_ids) % NAMES_AT_ONCE == NAMES_AT_ONCE - 1:
+                    yield
                 last_ids[publisher] = self._last_id(self._database.connection, stream, publisher)
             before = last_ids[publisher]
             is_new = before is None or number > before
             is_kept.append(is_new)
             if is_new:
                 last_ids[publisher] = changed[publisher] = number
-        for publisher, number in changed.items():
+        for noted, (publisher, number) in enumerate(changed.items(), 1):
             self._execute(NOTE_PUBLISHER, stream, publisher, number)
+            if noted % NAMES_AT_ONCE == 0:
+                yield
         return [entry for entry, is_one_kept in zip(entries, is_kept, strict=True) if is_one_kept], is_kept
 
     def chunk(self, stream: int, offset: int) -> StreamChunk | None:
@@ -193,7 +206,7 @@ class StreamLog(StreamPort):
                 self._cache.move_to_end(key)
                 return known
             stored = reader.execute(CONTENT, key).fetchone()
-            if stored is not None:  # otherwise another process has removed or rewritten it meanwhile
+            if stored is not None:
                 chunk = StreamChunk(row.first_offset, row.number, *stored)
                 self._report(stream, chunk)
                 self._keep(key, chunk)
@@ -282,8 +295,9 @@ class StreamLog(StreamPort):
             for row in rows:
                 self._remove(stream, ChunkRow(*row))
             yield
-        for table in ("stream_publishers", "stream_positions"):
-            self._execute(f"DELETE FROM {table} WHERE queue_id = ?", stream)
+        for remove in (REMOVE_PUBLISHERS, REMOVE_POSITIONS):
+            while self._execute(remove, stream, stream, NAMES_AT_ONCE).rowcount:
+                yield
 
     def _remove(self, stream: int, row: ChunkRow) -> None:
         self._execute(REMOVE_CHUNK, stream, row.first_offset)
@@ -298,7 +312,9 @@ class StreamLog(StreamPort):
         return found[0] if found else None
 
     def position(self, stream: int, name: str) -> int | None:
-        return self.positions(stream).get(name)
+        query = "SELECT next_offset FROM stream_positions WHERE queue_id = ? AND name = ?"
+        found = self._reader.execute(query, (stream, name)).fetchone()
+        return found[0] if found else None
 
     def positions(self, stream: int) -> dict[str, int]:
         return dict(self._reader.execute("SELECT name, next_offset FROM stream_positions WHERE queue_id = ?", (stream,)))
