@@ -495,3 +495,13 @@ def test_damage_is_skipped(bench: Bench, client: Client) -> None:
     reader = consume(bench, prefetch=1000)
     assert [message.id for _, message, _ in reader.deliveries] == [*range(300), *range(600, 900)]
     assert bench.journal.damaged == 300
+
+
+def test_messages_that_are_not_written_count_as_memory_with_their_properties(bench: Bench, client: Client) -> None:
+    for _ in range(100):
+        client.publish("", "s", b"", headers={"x": "y" * 10_000})
+    bench.turn()
+    assert bench.broker.memory.total > 100 * 10_000
+    client.channel.declarer.delete_queue("s", if_unused=False, if_empty=False)
+    bench.turn()
+    assert bench.broker.memory.log == 0

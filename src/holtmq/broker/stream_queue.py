@@ -170,6 +170,8 @@ class StreamQueue:
             _as_entry((origin.exchange, origin.routing_key, properties.raw, message.body, self._host.now_ms, *numbered))
         )
         change.size += message.size
+        if not properties.is_light:
+            change.heavy += len(properties.raw)
         message.stored = message.stored or UNWRITTEN  # a publisher's confirm waits for the batch
         self.arrived += 1
         return True

@@ -61,7 +61,7 @@ class JournalPort(Protocol):
 
     @property
     def memory(self) -> int:
-        """Bytes that the journal keeps for messages in memory which it has stored."""
+        """Bytes that the journal keeps in memory besides the bodies of messages that it has not written."""
 
     @property
     def damaged(self) -> int:

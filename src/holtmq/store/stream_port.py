@@ -30,6 +30,10 @@ class StreamEntry(NamedTuple):
     publishing_id: int = 0
 
 
+ENTRY_BYTES = 300
+"""What an entry with small properties takes in memory beyond its body, measured and rounded up."""
+
+
 @dataclass(slots=True)
 class StreamChange:
     """What a batch appends to a stream, and what retention removes from it then. While it is open, entries may be added."""
@@ -40,7 +44,14 @@ class StreamChange:
     entries: list[StreamEntry] = field(default_factory=list)
     size: int = 0
     """Bytes of the bodies."""
+    heavy: int = 0
+    """Bytes of the properties that are large."""
     is_open: bool = True
+
+    @property
+    def overhead(self) -> int:
+        """What the entries take in memory beyond their bodies."""
+        return ENTRY_BYTES * len(self.entries) + self.heavy
 
 
 class StreamMessage(NamedTuple):

@@ -114,7 +114,9 @@ class SqliteJournal:
 
     @property
     def memory(self) -> int:
-        return self._log.memory + self._streams.memory
+        writing = self._writing  # read once: the thread that commits clears it
+        unwritten = self._collecting.overhead + (writing.overhead if writing else 0)
+        return self._log.memory + self._streams.memory + unwritten
 
     @property
     def damaged(self) -> int:

@@ -69,6 +69,11 @@ class Batch:
         return self.size + sum([change.size for change in self.streams.values()])
 
     @property
+    def overhead(self) -> int:
+        """What messages for streams take beyond their bodies. For other messages, their queues count it."""
+        return sum([change.overhead for change in self.streams.values()])
+
+    @property
     def has_relief(self) -> bool:
         """Whether the batch has something to write that makes room, or lets consumers make room."""
         return bool(self.removed or self.delivered or self.relief_purges or self.relief_forgotten)
@@ -134,6 +139,7 @@ class Batch:
         if change is not later:
             change.entries += later.entries
             change.size += later.size
+            change.heavy += later.heavy
             change.chunk_bytes, change.max_bytes, change.since_ms = later.chunk_bytes, later.max_bytes, later.since_ms
 
     def mark(self, queue_id: int, priority: int, up_to: int) -> None:
