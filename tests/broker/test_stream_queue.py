@@ -11,7 +11,9 @@ from pathlib import Path
 
 import pytest
 
+from holtmq.broker.chores import Chores
 from holtmq.broker.definitions_import import import_definitions
+from holtmq.broker.memory import MESSAGE_BYTES, UNACKNOWLEDGED_BYTES
 from holtmq.broker.stream_queue import StreamQueue
 from holtmq.errors import DefinitionsError, NotImplementedByBrokerError, PreconditionFailedError, ResourceError
 from holtmq.queueing.stream_rules import StreamRules
@@ -281,7 +283,7 @@ def test_each_message_has_its_own_properties_whatever_is_left_out_before_it(benc
 def test_a_filter_that_leaves_out_almost_everything_reads_on_after_others_had_their_turn(
     bench: Bench, client: Client, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("holtmq.broker.stream_queue.SCANNED_CHUNKS", 2)
+    monkeypatch.setattr("holtmq.broker.stream_queue.ROUNDS", 2)
     for start in range(0, 1000, 250):
         publish(bench, client, start, 250)
     publish(bench, client, 1000, 1, **{"x-stream-filter-value": "a"})
@@ -505,3 +507,52 @@ def test_messages_that_are_not_written_count_as_memory_with_their_properties(ben
     client.channel.declarer.delete_queue("s", if_unused=False, if_empty=False)
     bench.turn()
     assert bench.broker.memory.log == 0
+
+
+class Impatient(Chores):
+    """Chores that are done one step at a time."""
+
+    def _has_time(self) -> bool:
+        return False
+
+    def step(self) -> None:
+        chore = self._waiting.popleft()
+        if not self._do(chore):
+            self._waiting.append(chore)
+
+
+def test_consumers_are_served_in_turn_in_small_steps(bench: Bench, client: Client) -> None:
+    for first in range(0, 1200, 600):
+        publish(bench, client, first, 600, filter=first)
+    bench.broker.chores = chores = Impatient(bench.broker.internal_errors)
+    readers = [consume(bench, number, 65535) for number in range(30)]
+    assert not any(reader.bodies for reader in readers)
+    while chores.has_work or bench.broker.awake:
+        if chores.has_work:
+            before = sum(len(reader.bodies) for reader in readers)
+            chores.step()
+            assert sum(len(reader.bodies) for reader in readers) <= before + 500
+            assert max(len(reader.bodies) for reader in readers) <= min(len(reader.bodies) for reader in readers) + 1000
+        bench.turn()
+    assert [reader.bodies for reader in readers] == [numbers(*range(first, 1200)) for first in range(30)]
+
+
+def test_a_stream_that_is_deleted_while_it_delivers(bench: Bench, client: Client) -> None:
+    publish(bench, client, 0, 1600)
+    bench.broker.chores = chores = Impatient(bench.broker.internal_errors)
+    staying, leaving = consume(bench, prefetch=65535), consume(bench, prefetch=65535)
+    chores.step()
+    leaving.channel.cancel(next(iter(leaving.channel.consumers)))
+    chores.step()
+    assert (len(staying.bodies), leaving.bodies) == (1000, [])
+    client.channel.declarer.delete_queue("s", if_unused=False, if_empty=False)
+    bench.turn()
+    while chores.has_work:
+        chores.step()
+    assert (len(staying.bodies), leaving.bodies) == (1000, [])
+    assert bench.broker.memory.queues == 1000 * (MESSAGE_BYTES + UNACKNOWLEDGED_BYTES)
+    staying.channel.ack(0, multiple=True)
+    while chores.has_work:
+        chores.step()
+    bench.turn()
+    assert bench.broker.memory.queues == 0

@@ -12,11 +12,13 @@ from holtmq.broker.memory import MemoryBudget
 from holtmq.broker.queued_message import Origin, QueuedMessage
 from holtmq.errors import StoreError
 from holtmq.queueing.dead_letter import DeathReason
+from holtmq.steps import Steps
 from holtmq.store.chunk import LoggedMessage
 from holtmq.store.journal_port import JournalPort
 from holtmq.store.records import StoredRow
 
 if TYPE_CHECKING:
+    from holtmq.broker.chores import Chore
     from holtmq.broker.consumer import Consumer
     from holtmq.broker.lane import Lane
     from holtmq.broker.queue import MessageQueue
@@ -94,6 +96,9 @@ class QueueHost(Protocol):
 
     def dispatch(self, queue: ServedQueue) -> None:
         """Call the queue's `dispatch` now, and contain its errors."""
+
+    def deliver_in_steps(self, queue: ServedQueue, begin: Callable[[], Steps[None]]) -> Chore:
+        """Let a queue deliver messages in steps: for as long as there is time, and the rest between turns."""
 
     def delivery_failed(self, consumer: Consumer) -> None:
         """Report the exception that is being handled, and close the connection of the consumer."""

@@ -11,6 +11,7 @@ from functools import partial
 from itertools import groupby
 from typing import TYPE_CHECKING
 
+from holtmq.broker.chores import Chore
 from holtmq.broker.memory import MESSAGE_BYTES, UNACKNOWLEDGED_BYTES
 from holtmq.broker.ports import QueueHost
 from holtmq.broker.queued_message import QueuedMessage
@@ -22,6 +23,7 @@ from holtmq.queueing.stream_filter import StreamFilter
 from holtmq.queueing.stream_offset import OFFSET_ARGUMENT, parse_start
 from holtmq.queueing.stream_rules import StreamRules
 from holtmq.routing.route import Entry
+from holtmq.steps import Steps
 from holtmq.store.chunk import UNWRITTEN
 from holtmq.store.records import QueueState
 from holtmq.store.stream_chunk import StreamChunk
@@ -34,9 +36,9 @@ if TYPE_CHECKING:
     from holtmq.broker.consumer import Consumer
 
 ROUND_MESSAGES = 500
-"""What a consumer gets at once, of one chunk, before it is the turn of the next one."""
-SCANNED_CHUNKS = 8
-"""Chunks from which consumers are served in one turn, which takes some milliseconds. Others then have their turn."""
+"""What is looked at for a consumer in one step, of one chunk, before it is the turn of the next one."""
+ROUNDS = 20
+"""Steps after which others have their turn. There may be as many steps as the stream has chunks, and consumers."""
 REFUSED_ARGUMENTS = ("x-priority", "x-cancel-on-ha-failover")
 """Arguments of consumers of other queues."""
 READ_AGAIN_MS = 1000
@@ -87,6 +89,8 @@ class StreamQueue:
         self._host = host
         self._journal = host.journal
         self._readers: dict[Consumer, StreamReader] = {}
+        """The consumers in the order in which it is their turn."""
+        self._serving: Chore | None = None
         self._extent = StreamExtent()
         self._change = StreamChange(is_open=False)
         """What the journal's batch appends, while it is open."""
@@ -192,24 +196,38 @@ class StreamQueue:
         try:
             if self._is_stale:
                 self._refresh()
-            if self._is_stale or self._host.memory.is_exhausted:
-                self._host.starve(self)
-            if not self._host.memory.is_exhausted:
-                self._serve()
         except StoreError as error:
             self._read_later(error)
+            return
+        if self._is_stale or self._host.memory.is_exhausted:
+            self._host.starve(self)
+        if self._serving is None or self._serving.is_done:
+            self._serving = self._host.deliver_in_steps(self, self._serve)
 
-    def _serve(self) -> None:
-        scanned = 0
+    def _serve(self) -> Steps[None]:
+        """Give the consumers that have credit something in turn. Between two steps, consumers and the stream may go away."""
+        rounds = 0
         while ready := [reader for reader in self._readers.values() if self._is_behind(reader)]:
             for reader in ready:
-                room = reader.consumer.room()  # consumers may share a connection that becomes full
-                if room > 0 and not self._advance(reader, min(room, ROUND_MESSAGES)):
+                if self.is_deleted or self._host.memory.is_exhausted:
                     return
-            scanned += len(ready)
-            if scanned >= SCANNED_CHUNKS:
-                self._host.schedule(self, self._host.now_ms)  # after others had their turn
-                return
+                if rounds == ROUNDS:
+                    self._host.schedule(self, self._host.now_ms)
+                    return
+                consumer = reader.consumer
+                room = consumer.room()  # consumers may share a connection that becomes full
+                if room <= 0 or self._readers.pop(consumer, None) is None:
+                    continue
+                self._readers[consumer] = reader  # next time, it is the last one
+                try:
+                    if not self._advance(reader, min(room, ROUND_MESSAGES)):
+                        return
+                except StoreError as error:
+                    self._read_later(error)
+                    return
+                self._host.memory.queues += self.uncounted_memory()
+                rounds += 1
+                yield
 
     def _is_behind(self, reader: StreamReader) -> bool:
         return reader.next_offset < self._extent.next_offset and reader.consumer.room() > 0
@@ -235,10 +253,11 @@ class StreamQueue:
         first, offset = chunk.first_offset, max(reader.next_offset, chunk.first_offset)
         wanted, number = reader.filter, reader.consumer.channel.number
         messages: list[QueuedMessage] = []
-        if chunk.damage is not None or (wanted is not None and not self._has_any(chunk, wanted)):
+        if chunk.damage is not None or (wanted is not None and not self._may_have_any(chunk, wanted)):
             reader.next_offset = chunk.next_offset
             return messages
-        for place in range(offset - first, chunk.number):
+        end = min(chunk.number, offset - first + ROUND_MESSAGES)
+        for place in range(offset - first, end):
             if len(messages) == limit:
                 break
             offset = first + place + 1
@@ -252,12 +271,14 @@ class StreamQueue:
             origin = self._host.origin(chunk.origin(place))
             messages.append(QueuedMessage(offset - 1, origin, NO_PROPERTIES, content, len(body), 1))
         else:
-            offset = chunk.next_offset
+            offset = first + end
         reader.next_offset = offset
         return messages
 
-    def _has_any(self, chunk: StreamChunk, wanted: StreamFilter) -> bool:
-        """Return whether a chunk has a message that a filter admits. Its messages share their properties with others."""
+    def _may_have_any(self, chunk: StreamChunk, wanted: StreamFilter) -> bool:
+        """Return False if a filter admits no message of a chunk whose messages share their properties with others."""
+        if len(chunk.properties) > ROUND_MESSAGES:
+            return True
         return any(wanted.admits(offset_header(raw).filter_value) for raw in chunk.properties)
 
     def _take_plain(self, reader: StreamReader, chunk: StreamChunk, limit: int) -> list[QueuedMessage]:

@@ -33,6 +33,7 @@ from holtmq.wire.content import make_content
 if TYPE_CHECKING:
     from holtmq.broker.broker import Broker
     from holtmq.broker.channel import Channel
+    from holtmq.broker.chores import Chore
     from holtmq.broker.consumer import Consumer
     from holtmq.broker.lane import Lane
     from holtmq.broker.session import Session
@@ -277,6 +278,9 @@ class VirtualHost:
 
     def dispatch(self, queue: ServedQueue) -> None:
         self.broker.dispatch(queue)
+
+    def deliver_in_steps(self, queue: ServedQueue, begin: Callable[[], Steps[None]]) -> Chore:
+        return self.broker.chores.add("delivering messages", f"queue {queue.name!r}", begin)
 
     def delivery_failed(self, consumer: Consumer) -> None:
         session = consumer.channel.session
