@@ -8,6 +8,8 @@ from holtmq.wire.content import Properties
 
 PUBLISHER_HEADER, PUBLISHING_ID_HEADER = "x-publisher", "x-publishing-id"
 PUBLISHER = PUBLISHER_HEADER.encode()
+LONGEST_NAME = 255
+"""Characters of the name of a publisher, as in RabbitMQ's stream protocol. The file keeps the names for ever."""
 
 
 def numbered_by(properties: Properties) -> tuple[str, int] | None:
@@ -21,4 +23,4 @@ def numbered_by(properties: Properties) -> tuple[str, int] | None:
     publisher, number = headers.get(PUBLISHER_HEADER), headers.get(PUBLISHING_ID_HEADER)
     if not isinstance(publisher, str) or not isinstance(number, int) or isinstance(number, bool):
         return None
-    return (publisher, number) if publisher and 0 <= number <= LARGEST else None
+    return (publisher, number) if 0 < len(publisher) <= LONGEST_NAME and 0 <= number <= LARGEST else None
