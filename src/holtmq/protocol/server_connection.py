@@ -315,7 +315,7 @@ class ServerConnection:
         at = 0
         if self._rest:
             rest, self._rest = self._rest, b""
-            at = self._missing(rest) if len(rest) > LARGE_PIECE else 0
+            at = self._missing(rest) if data and len(rest) > LARGE_PIECE else 0
             if at > len(data) or not at:
                 data, at = rest + data, 0
             else:

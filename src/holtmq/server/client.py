@@ -34,7 +34,7 @@ LARGE_INPUT_BYTES = 1024 * 1024
 turn (benchmarks/broker.py)."""
 ALARMED_INPUT_BYTES = 64 * 1024
 """Size of a read during a memory alarm: a client that may finish a message should not send much of the next one."""
-METHODS_AT_ONCE = 500
+METHODS_AT_ONCE = 250
 """Methods of one client, without publishes and acks, that are carried out before others are served (benchmarks/stalls.py)."""
 CLOSE_TIMEOUT_S = 5.0
 """Longest time that a closed connection waits for the client to close its side."""
