@@ -6,7 +6,7 @@ The server and the HTTP API run them in slices (`management.slices`); everybody 
 from __future__ import annotations
 
 import heapq
-from collections.abc import Callable, Generator, Sequence
+from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
 from typing import Any, TypeAlias, TypeVar
 
 T = TypeVar("T")
@@ -25,6 +25,17 @@ def complete(steps: Steps[R]) -> R:
         except StopIteration as end:
             result: R = end.value
             return result
+
+
+def one_by_one(items: Iterable[T]) -> Iterator[T]:
+    """Yield the items of this moment, and hold none that was yielded before.
+
+    If many of them are deleted meanwhile, each is freed in its step. A list would free all of them at once when it ends.
+    """
+    left = list(items)
+    left.reverse()
+    while left:
+        yield left.pop()
 
 
 def sort(items: Sequence[T], key: Callable[[T], Any], *, is_reversed: bool = False, most: int | None = None) -> Steps[list[T]]:

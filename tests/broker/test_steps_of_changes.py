@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
+from itertools import pairwise
+from weakref import WeakSet
+
 import pytest
 
 from holtmq.broker import broker
 from holtmq.broker.definitions_import import import_definitions
 from holtmq.errors import DefinitionsError, NotAllowedError, NotFoundError
+from holtmq.management.statistics import lengths
 from holtmq.queueing.rules import QueueRules
-from holtmq.steps import complete
+from holtmq.steps import Steps, complete
 from holtmq.store.sqlite import chunk_log
 from holtmq.topology import Binding, Exchange, Policy, Queue, Topology
 from tests.broker.conftest import Bench
@@ -184,3 +188,18 @@ def test_an_import_makes_no_vhost_without_a_name(bench: Bench, part: str) -> Non
     with pytest.raises(DefinitionsError, match="expected a vhost's name, got an empty one"):
         complete(import_definitions(bench.broker, Topology(**{part: (parts[part],)})))  # type: ignore[arg-type]
     assert list(bench.broker.vhosts) == ["/"]
+
+
+@pytest.mark.parametrize("work", ["policy", "lengths"])
+def test_queues_that_are_deleted_while_all_are_looked_at_are_freed_one_by_one(bench: Bench, work: str) -> None:
+    client, vhost = bench.client(), bench.broker.vhosts["/"]
+    for number in range(6):
+        client.declare(f"q{number}")
+    steps: Steps[object] = bench.broker.set_policy(LIMIT) if work == "policy" else lengths(vhost)
+    next(steps)
+    left = WeakSet(vhost.queues.values())
+    for name in list(vhost.queues):
+        vhost.delete_queue(vhost.queues[name])
+    bench.turn()
+    numbers = [len(left), *(len(left) for _ in steps), len(left)]
+    assert all(before - after <= 1 for before, after in pairwise(numbers)), numbers

@@ -24,7 +24,7 @@ from holtmq.queueing.letter_chain import Consequences, LetterChain
 from holtmq.queueing.rules import QueueRules
 from holtmq.queueing.stream_rules import StreamRules, rules_of
 from holtmq.routing import Route, Router
-from holtmq.steps import Steps, complete
+from holtmq.steps import Steps, complete, one_by_one
 from holtmq.store.chunk import LoggedMessage
 from holtmq.store.records import StoredRow
 from holtmq.topology import Binding, DestinationType, Exchange, Policy, Queue, Removal, Topology
@@ -209,7 +209,7 @@ class VirtualHost:
 
     def _apply_policies(self) -> Steps[None]:
         registry = self.router.registry
-        for queue in list(self.queues.values()):
+        for queue in one_by_one(self.queues.values()):
             policy = registry.queue_policy(queue.name)
             if queue.is_deleted:
                 pass

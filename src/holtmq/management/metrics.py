@@ -22,7 +22,7 @@ from holtmq.management.node import Node
 from holtmq.management.resources.overview import cluster_name_of, memory_used
 from holtmq.management.slices import collect, finish
 from holtmq.management.views import NODE
-from holtmq.steps import Steps
+from holtmq.steps import Steps, one_by_one
 
 MEDIA_TYPE = "text/plain; version=0.0.4; charset=utf-8"
 PROTOCOL = {"protocol": "amqp091"}
@@ -231,7 +231,7 @@ QUEUE_GAUGES = (
 def _queue_rows(node: Node) -> Iterator[QueueRow]:
     """Yield the labels and the numbers of each queue. The labels are formatted once for all metrics of a queue."""
     for vhost in list(node.broker.vhosts.values()):
-        for queue in list(vhost.queues.values()):
+        for queue in one_by_one(vhost.queues.values()):
             ready, unsettled = queue.message_count, queue.unsettled
             numbers = (
                 ready, unsettled, ready + unsettled, len(queue.consumers),

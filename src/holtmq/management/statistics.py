@@ -14,7 +14,7 @@ from holtmq.clock import SteadyClock
 from holtmq.management.history import History
 from holtmq.management.node import ConnectedClient, Node
 from holtmq.management.slices import finish
-from holtmq.steps import Steps
+from holtmq.steps import Steps, one_by_one
 
 KEPT = 61
 KEPT_GLOBALLY = 721
@@ -76,7 +76,7 @@ class Statistics:
             for pair, count in traffic.pairs.items():
                 self._add(known, ("pair", vhost.name, *pair), (count,))
                 yield
-            for queue in list(vhost.queues.values()):
+            for queue in one_by_one(vhost.queues.values()):
                 if not queue.is_deleted:
                     self._add(known, ("queue", vhost.name, queue.name), queue_numbers(queue))
                 yield
@@ -156,7 +156,7 @@ def node_numbers(node: Node, vhosts: Iterable[VirtualHost] | None = None) -> Ste
 def lengths(vhost: VirtualHost) -> Steps[tuple[int, int, int]]:
     """Return the number of ready, unacknowledged and all messages of a vhost."""
     ready = unsettled = 0
-    for queue in list(vhost.queues.values()):
+    for queue in one_by_one(vhost.queues.values()):
         ready += queue.message_count
         unsettled += queue.unsettled
         yield

@@ -8,7 +8,7 @@ from holtmq.broker.vhost import VirtualHost
 from holtmq.management.operations import Call, api
 from holtmq.management.slices import finish
 from holtmq.management.statistics import Statistics
-from holtmq.steps import Steps
+from holtmq.steps import Steps, one_by_one
 from holtmq.topology import DEFAULT_EXCHANGE
 from holtmq.topology.registry import PREDECLARED
 
@@ -43,7 +43,7 @@ async def topology(call: Call) -> dict[str, Any]:
             "rate_in": statistics.rate(3, "queue", vhost.name, queue.name),
             "rate_out": _rate_out(statistics, vhost.name, queue.name),
         }
-        for queue in list(vhost.queues.values())
+        for queue in one_by_one(vhost.queues.values())
     )
     rated = (
         edge | {"rate": statistics.rate(0, "pair", vhost.name, source, destination)} if kind == "queue" else edge
@@ -79,7 +79,7 @@ def _edges(vhost: VirtualHost) -> Steps[dict[tuple[str, str, str], dict[str, Any
         alternate, _ = registry.alternate_exchange(exchange)
         if alternate is not None and alternate in registry.exchanges:
             add(exchange.name, "alternate", alternate, "")
-    for queue in list(vhost.queues.values()):
+    for queue in one_by_one(vhost.queues.values()):
         yield
         dead = queue.rules.dead_letter_exchange
         if dead is not None and dead in registry.exchanges:
