@@ -308,7 +308,7 @@ def test_a_numbered_message_is_stored_once(bench: Bench, client: Client, tmp_pat
     publish(bench, client, 3, 1, **numbered(2, "another"))
     publish(bench, client, 4, 1, **{"x-publisher": "p", "x-publishing-id": "text"})  # not a number: not numbered
     for _ in range(2):  # a name that is too long: not numbered
-        publish(bench, client, 4, 1, **{"x-publisher": "p" * 256, "x-publishing-id": 7})
+        publish(bench, client, 4, 1, **numbered(7, "p" * 256))
     copy = bench.after_crash(tmp_path / "copy.db")
     again = copy.client()
     publish(copy, again, 9, 1, **numbered(2))
