@@ -14,7 +14,7 @@ from typing import Any
 import pytest
 from pyspark.sql import DataFrame, SparkSession
 
-from holtmq.client.blocking_connection import RefusedError
+from holtmq.client.blocking_connection import BlockingConnection, RefusedError
 from holtmq.client.delivered_offset import NotAStreamError
 from holtmq.client.publisher import Outgoing, Publisher
 from holtmq.spark import archive, read_archive, stream_metrics
@@ -142,33 +142,64 @@ def test_a_task_goes_on_where_it_was_after_the_broker_is_killed(killable_broker:
     assert found == list(range(100, 12_000))
 
 
-def test_a_range_that_was_removed_fails_or_is_skipped(
-    live: LiveBroker, channel: Channel, caplog: pytest.LogCaptureFixture
-) -> None:
-    queue = f"stream-{uuid.uuid4()}"
+@pytest.fixture
+def short_stream(channel: Channel) -> Iterator[str]:
+    """A stream queue that keeps few messages."""
+    name = f"stream-{uuid.uuid4()}"
     limits: dict[str, Any] = {"max_length_bytes": 2_000, "stream_max_segment_size_bytes": 1_000}
-    channel.declare(queue, durable=True, queue_type="stream", **limits)
-    broker = BrokerOptions(url=live.url)
-    stream = RemoteStream(broker, queue)
+    channel.declare(name, durable=True, queue_type="stream", **limits)
+    yield name
+    channel.delete(name)
 
-    def first() -> int | None:
+
+def push_out(live: LiveBroker, queue: str, offset: int) -> None:
+    """Publish until the broker has removed the message at an offset."""
+    stream = RemoteStream(BrokerOptions(url=live.url), queue)
+
+    def is_removed() -> bool:
         put(live, queue, range(50))
-        return stream.first()
+        first = stream.first()
+        return first is not None and first > offset
 
-    start = eventually(first, "the broker to remove the first messages")
-    end = stream.end()
-    stream.close()
-    assert end is not None
-    with pytest.raises(DataLossError, match=f"the messages from offset 0 on were removed from the stream '{queue}'"):
-        ranges(live, queue, "0")
-    part = OffsetRange(queue, 0, end, NOW)  # planned before they were removed
+    eventually(is_removed, "the broker to remove the first messages")
+
+
+def test_a_range_that_was_removed_fails_or_is_skipped(
+    live: LiveBroker, short_stream: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    push_out(live, short_stream, 0)
+    broker, (plan,) = BrokerOptions(url=live.url), ranges(live, short_stream)
+    with pytest.raises(DataLossError, match=f"the messages from offset 0 on were removed from the stream '{short_stream}'"):
+        ranges(live, short_stream, "0")
+    part = OffsetRange(short_stream, 0, plan.end, NOW)  # planned before they were removed
     with pytest.raises(DataLossError, match="set failOnDataLoss to false to skip them"):
         list(RangeReader(broker, part, fail_on_data_loss=True).read())
     rows = [row for batch in RangeReader(broker, part, fail_on_data_loss=False).read() for row in batch.to_pylist()]
-    assert rows[0]["offset"] >= start
-    assert rows[-1]["offset"] == end - 1
+    assert rows[0]["offset"] >= plan.start
+    assert rows[-1]["offset"] == plan.end - 1
     assert "They are skipped" in caplog.text
-    channel.delete(queue)
+
+
+class ShrinkingBroker(BrokerOptions):
+    """Removes the first message of a stream before the second connection is opened."""
+
+    looks: list[str] = []  # noqa: RUF012
+    """The name of the stream, and those of the connections."""
+
+    def connect(self, name: str) -> BlockingConnection:
+        self.looks.append(name)
+        if len(self.looks) == 3:
+            push_out(LiveBroker("holtmq", self.address().port), self.looks[0], 0)
+        return BrokerOptions.connect(self, name)
+
+
+@on_holtmq
+def test_a_stream_whose_first_message_is_removed_meanwhile_is_still_a_stream(live: LiveBroker, short_stream: str) -> None:
+    put(live, short_stream, range(1))
+    ShrinkingBroker.looks[:] = [short_stream]
+    first = RemoteStream(ShrinkingBroker(url=live.url), short_stream).first()
+    assert first is not None
+    assert first > 0
 
 
 @on_holtmq
