@@ -70,7 +70,8 @@ class RemoteStream:
     def end(self) -> int | None:
         """Return the offset after the last message, or None if the stream is empty.
 
-        All messages are included that the broker has confirmed before. A lost connection is opened again once.
+        The first call includes all messages that the broker has confirmed before, and so does one after `close`. Later calls
+        include what has reached the consumer at the end. A lost connection is opened again once.
         """
         if not self._is_checked and self.first() is None:
             return None

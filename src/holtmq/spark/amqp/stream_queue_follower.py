@@ -72,6 +72,7 @@ class StreamQueueFollower(DataSourceStreamReader, SupportsTriggerAvailableNow):
 
     def prepareForTriggerAvailableNow(self) -> None:  # noqa: N802
         """Note where the streams end now. The query ends when it has read up to there."""
+        self.stop()  # new consumers see all that was confirmed
         self._final = self._find_ends()
 
     def latestOffset(self, start: dict[str, Any], limit: ReadLimit) -> dict[str, Any]:  # noqa: N802
