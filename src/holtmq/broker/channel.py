@@ -66,6 +66,8 @@ class ExchangeAccess(NamedTuple):
     reads_headers: bool
     way: Way | None
     """The way of all messages without headers, if the routing key has no effect on it."""
+    is_costly: bool
+    """Whether finding the way of a message may take a millisecond."""
 
 
 class Channel:
@@ -200,6 +202,8 @@ class Channel:
         publication.reads_headers = access.reads_headers
         publication.way = access.way or self._way(origin, NO_HEADERS)
         publication.generation = vhost.generation
+        if access.is_costly:
+            self._give_way()
 
     def _access(self, origin: Origin) -> ExchangeAccess:
         """Check that the user may publish to an exchange."""
@@ -207,7 +211,7 @@ class Channel:
         self.session.require("write", "exchange", exchange)
         router.require_publishable(exchange)
         way = None if router.reads_routing_key(exchange) else self._way(origin, NO_HEADERS)
-        access = ExchangeAccess(self.vhost.is_topic(exchange), router.reads_headers(exchange), way)
+        access = ExchangeAccess(self.vhost.is_topic(exchange), router.reads_headers(exchange), way, router.is_costly(exchange))
         self._accesses[exchange] = access
         return access
 
@@ -225,6 +229,12 @@ class Channel:
                 self._ways.clear()
             way = self._ways[exchange, route.queues] = self.tallies.way(exchange, vhost.destinations(route), {})
         return way
+
+    def _give_way(self) -> None:
+        """Let others go first, if this turn has taken its time."""
+        chore = self.broker.chores.add("routing", f"channel {self.number} of {self.session.user.name!r}", _nothing)
+        if not chore.is_done:
+            self.session.wait_for(chore)
 
     def _require_topic(self, exchange: str, routing_key: str) -> None:
         user, vhost = self.session.user.name, self.vhost.name
@@ -247,6 +257,8 @@ class Channel:
                 self._require_topic(origin.exchange, key)
         if properties.has_headers and (publication.reads_headers or properties.adds_keys):
             way = self._way(origin, properties.headers)
+            if self._accesses[origin.exchange].is_costly:
+                self._give_way()
         changes: dict[str, object] = {}
         if properties.adds_keys and "BCC" in properties.headers:
             fields = split_table(properties.raw_headers())
@@ -676,3 +688,7 @@ class Channel:
 
 def _unknown(tag: int) -> PreconditionFailedError:
     return PreconditionFailedError(f"unknown delivery tag {tag}")
+
+
+def _nothing() -> Steps[None]:
+    yield from ()

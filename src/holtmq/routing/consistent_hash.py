@@ -24,6 +24,8 @@ from holtmq.topology.weight import CONSISTENT_HASH, weight_of
 
 SLOTS = 65_536
 CHANGES_KEPT = 100
+MANY_BUCKETS = 100
+"""Number of destinations from which looking up a new slot takes long. Each takes a tenth of a microsecond, or one."""
 HASH_HEADER, HASH_PROPERTY = "hash-header", "hash-property"
 _DRAWS = 2**64
 """The number of values of a draw."""
@@ -78,6 +80,10 @@ class ConsistentHashMatcher(Matcher):
                 f"exchange {exchange.name!r}: argument {HASH_HEADER!r} must be the name of a header, got {describe(header)}"
             )
         return cls(header)
+
+    @property
+    def is_costly(self) -> bool:
+        return len(self._buckets) > MANY_BUCKETS
 
     @property
     def header_values(self) -> Mapping[str, Collection[Hashable]]:

@@ -46,6 +46,11 @@ class Matcher(ABC):
     chooses_one: ClassVar[bool] = False
     """Whether a message has one destination that depends on all bindings, and on its own routing key, not on CC and BCC."""
 
+    @property
+    def is_costly(self) -> bool:
+        """Whether finding a new route may take a millisecond."""
+        return False
+
     @classmethod
     def of(cls, exchange: Exchange) -> Self:  # noqa: ARG003  # most types have no arguments
         """Return the matcher of an exchange without bindings; raise InvalidValueError if its arguments are not valid."""

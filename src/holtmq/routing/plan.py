@@ -20,13 +20,14 @@ class Plan:
     entry that is used again moves back to the recent one. Memory is bounded, and routes in use stay cached.
     """
 
-    __slots__ = ("_older", "_plans", "headers", "only_matcher", "reads_routing_key", "recent")
+    __slots__ = ("_older", "_plans", "headers", "is_costly", "only_matcher", "reads_routing_key", "recent")
 
     def __init__(self, matchers: Sequence[Matcher], plans: Plans, *, is_alone: bool) -> None:
         self.headers: dict[str, Collection[Hashable]] = {}
         """The headers that bindings within reach test, each with the comparable values that they test for."""
         self.only_matcher = matchers[0] if is_alone and matchers else None
         """The matcher of the exchange, if messages reach no other exchange from there."""
+        self.is_costly = any(matcher.is_costly for matcher in matchers)
         self.reads_routing_key = any(matcher.reads_routing_key for matcher in matchers)
         for matcher in matchers:
             for name, values in matcher.header_values.items():

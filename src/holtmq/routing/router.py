@@ -123,6 +123,10 @@ class Router:
         """Return whether the routing key can affect the route of a message that is published to an exchange."""
         return (self._plans.get(exchange) or self._make_plan(exchange)).reads_routing_key
 
+    def is_costly(self, exchange: str) -> bool:
+        """Return whether finding a new route from an exchange may take a millisecond."""
+        return (self._plans.get(exchange) or self._make_plan(exchange)).is_costly
+
     def reads_headers(self, exchange: str) -> bool:
         """Return whether headers can affect the route of a message that is published to an exchange."""
         self.require_publishable(exchange)
