@@ -7,6 +7,7 @@ import random
 import signal
 import sqlite3
 import struct
+import subprocess
 import sys
 import threading
 from collections import Counter
@@ -196,6 +197,41 @@ def test_a_file_opened_before_a_fork_works_on_both_sides(tmp_path: Path) -> None
         message = queue.pop()
         assert message is not None
         assert message.text == "from the child"
+
+
+FORKING = """
+import os, sys, threading
+import holtmq
+
+sys.setswitchinterval(1e-6)
+opened = [holtmq.open(f"{sys.argv[1]}/{number}.db", durability="off") for number in range(5)]
+
+def fork(mq, *, in_transaction):
+    for _ in range(30):
+        if in_transaction:
+            with mq.transaction():
+                child = os.fork() or os._exit(0)
+        else:
+            child = os.fork() or os._exit(0)
+        os.waitpid(child, 0)
+
+threads = [threading.Thread(target=fork, args=(mq,), kwargs={"in_transaction": mq is opened[0]}) for mq in opened]
+for thread in threads:
+    thread.start()
+for thread in threads:
+    thread.join()
+for mq in opened:
+    mq.queue("q").put("all locks are free")
+os._exit(0)
+"""
+
+
+def test_threads_fork_at_once(tmp_path: Path) -> None:
+    """In a process of its own, because it would never end if a lock were left behind."""
+    done = subprocess.run(
+        [sys.executable, "-c", FORKING, tmp_path], capture_output=True, text=True, timeout=PATIENCE_S, check=False
+    )
+    assert (done.returncode, done.stderr) == (0, "")
 
 
 def test_a_fork_never_falls_into_the_middle_of_a_transaction(tmp_path: Path) -> None:

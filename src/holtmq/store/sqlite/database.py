@@ -43,6 +43,8 @@ STEPS = tuple(files("holtmq.store.sqlite").joinpath(name).read_text() for name i
 TIMEOUT_S = 30.0
 SHORTEST_PAUSE_S = 0.00005
 LONGEST_PAUSE_S = 0.001
+FORK_PATIENCE_S = 0.05
+"""How long a fork waits for a transaction of another thread before it lets another thread fork."""
 CHECKPOINT_PAGES = {"full": 1000, "normal": 4000, "off": 4000}
 """Size of the WAL at which SQLite checkpoints it. A small WAL is reused instead of growing, which makes each sync shorter; if
 calls do not wait for the disk, a large one saves work."""
@@ -448,18 +450,32 @@ _opened: weakref.WeakSet[SqliteDatabase] = weakref.WeakSet()
 _inherited: list[sqlite3.Connection] = []
 """Connections inherited through a fork. SQLite forbids using them in the child, even to close them."""
 _held: list[SqliteDatabase] = []
+_forking = threading.Lock()
+"""Held by the thread that forks, and with it the locks of all databases in `_held`."""
 
 
 def _hold_before_fork() -> None:
     """Take all locks: a fork during another thread's transaction would leave the child with a lock that is never released."""
-    for database in list(_opened):
-        database._lock.acquire()
+    while True:
+        _forking.acquire()
+        if all(map(_hold, list(_opened))):
+            return
+        # Whoever has the missing lock may want to fork, too.
+        _release_after_fork()
+        time.sleep(LONGEST_PAUSE_S)
+
+
+def _hold(database: SqliteDatabase) -> bool:
+    is_held = database._lock.acquire(timeout=FORK_PATIENCE_S)
+    if is_held:
         _held.append(database)
+    return is_held
 
 
 def _release_after_fork() -> None:
     while _held:
         _held.pop()._lock.release()
+    _forking.release()
 
 
 def _renew_after_fork() -> None:
