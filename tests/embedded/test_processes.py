@@ -155,10 +155,10 @@ class Door:
         self._lock = lock
         self.someone_waits = threading.Event()
 
-    def acquire(self) -> None:
+    def acquire(self, timeout: float = -1) -> bool:
         if threading.current_thread() is not threading.main_thread():
             self.someone_waits.set()
-        self._lock.acquire()
+        return bool(self._lock.acquire(timeout=timeout))
 
     def release(self, *_: object) -> None:
         self._lock.release()
