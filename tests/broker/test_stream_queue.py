@@ -235,6 +235,32 @@ def test_a_stream_takes_dead_letters(bench: Bench, client: Client) -> None:
     assert consume(bench).bodies == [b"0"]
 
 
+def numbered(number: int, publisher: str = "p") -> dict[str, FieldValue]:
+    return {"x-publisher": publisher, "x-publishing-id": number}
+
+
+def test_a_stream_takes_dead_letters_whatever_their_numbers_and_order(bench: Bench, client: Client) -> None:
+    client.declare("q", dead_letter_exchange="", dead_letter_routing_key="s")
+    for number in (5, 9):
+        client.publish("", "q", b"%d" % number, headers=numbered(number))
+    client.consume("q")
+    bench.turn()
+    for tag in (2, 1):
+        client.channel.reject(tag, multiple=False, requeue=False)
+    bench.to_disk()
+    assert consume(bench).bodies == numbers(9, 5)
+
+
+def test_a_stream_takes_moved_messages_whatever_their_numbers(bench: Bench, client: Client) -> None:
+    client.declare("q", durable=True)
+    for number in (9, 5):
+        client.publish("", "q", b"%d" % number, headers=numbered(number), delivery_mode=2)
+    bench.to_disk()
+    assert client.channel.move("q", "s", 10) == 2
+    bench.to_disk()
+    assert consume(bench).bodies == numbers(9, 5)
+
+
 def test_a_transaction_appends_its_messages_when_it_commits(bench: Bench, client: Client) -> None:
     other = bench.client()
     other.channel.select_transactions()
@@ -295,9 +321,6 @@ def test_a_filter_that_leaves_out_almost_everything_reads_on_after_others_had_th
 
 
 def test_a_numbered_message_is_stored_once(bench: Bench, client: Client, tmp_path: Path) -> None:
-    def numbered(number: int, publisher: str = "p") -> dict[str, FieldValue]:
-        return {"x-publisher": publisher, "x-publishing-id": number}
-
     for number in (0, 1, 1, 0, 2):
         client.publish("", "s", b"%d" % number, headers=numbered(number))
     bench.turn()

@@ -423,6 +423,16 @@ def test_a_stream_takes_dead_letters(mq: EmbeddedBroker) -> None:
     assert (dead.text, dead.routing_key, dead.headers["x-first-death-queue"]) == ("m", "broken", "inbox")
 
 
+def test_a_stream_takes_dead_letters_whatever_their_numbers_and_order(mq: EmbeddedBroker) -> None:
+    stream = mq.declare_stream("events")
+    inbox = mq.declare_queue("inbox", arguments={"x-dead-letter-exchange": "", "x-dead-letter-routing-key": "events"})
+    for number in (5, 9):
+        inbox.put(f"m{number}", headers={"x-publisher": "importer", "x-publishing-id": number})
+    for message in reversed(inbox.pop_many(2)):
+        message.reject()
+    assert texts(stream.read()) == ["m9", "m5"]
+
+
 def test_a_numbered_message_is_stored_once(mq: EmbeddedBroker) -> None:
     stream = mq.declare_stream("events")
 

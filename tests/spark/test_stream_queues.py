@@ -17,8 +17,9 @@ from pyspark.sql import DataFrame, SparkSession
 from holtmq.client.blocking_connection import BlockingConnection, RefusedError
 from holtmq.client.delivered_offset import NotAStreamError
 from holtmq.client.publisher import Outgoing, Publisher
-from holtmq.spark import archive, read_archive, stream_metrics
-from holtmq.spark.amqp.amqp_options import BrokerOptions
+from holtmq.errors import InvalidValueError
+from holtmq.spark import archive, read_archive, replay, stream_metrics
+from holtmq.spark.amqp.amqp_options import BrokerOptions, PublishOptions
 from holtmq.spark.amqp.offset_range import OffsetRange
 from holtmq.spark.amqp.range_reader import DataLossError, RangeReader
 from holtmq.spark.amqp.remote_stream import RemoteStream
@@ -279,6 +280,25 @@ def test_an_application_that_is_killed_in_a_micro_batch_copies_each_offset_once(
     assert spark.read.parquet(str(tmp_path / "out" / "1")).sort("offset").collect() == before
     folders = [str(folder) for folder in (tmp_path / "out").iterdir()]
     assert sorted(offsets(spark.read.parquet(*folders))) == list(range(10, 260))
+
+
+@on_holtmq
+def test_numbered_messages_can_be_replayed_into_a_stream_that_has_them(
+    spark: SparkSession, live: LiveBroker, stream: str
+) -> None:
+    for number in range(3):
+        put(live, stream, range(number, number + 1), headers={"x-publisher": "p", "x-publishing-id": number, "kept": True})
+    rows = read(spark, live, stream, endingOffsets=3)
+    assert replay(rows, url=live.url).published.confirmed == 3
+    replay(rows, url=live.url, exact=True)  # with their numbers, which the stream has
+    stored = read(spark, live, stream).collect()
+    assert [int(bytes(row["body"])) for row in stored] == [0, 1, 2, 0, 1, 2]
+    assert [list(json.loads(row["headers"])) for row in stored[3:]] == [["kept", "x-holtmq-replay"]] * 3
+
+
+def test_the_name_of_a_publisher_leaves_room_for_the_query_and_the_partition() -> None:
+    with pytest.raises(InvalidValueError, match="publisher must have 1 to 200 characters, got 201"):
+        PublishOptions(publisher="p" * 201)
 
 
 @on_holtmq

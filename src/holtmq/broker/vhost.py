@@ -21,6 +21,7 @@ from holtmq.broker.traffic import Inflow, Outflow, Traffic
 from holtmq.errors import NotFoundError, StoreError
 from holtmq.queueing.dead_letter import DeadLetter, DeathReason, dead_letter
 from holtmq.queueing.letter_chain import Consequences, LetterChain
+from holtmq.queueing.publishing_id import PUBLISHER, unnumbered
 from holtmq.queueing.rules import QueueRules
 from holtmq.queueing.stream_rules import StreamRules, rules_of
 from holtmq.routing import Route, Router
@@ -28,7 +29,7 @@ from holtmq.steps import Steps, complete, one_by_one
 from holtmq.store.chunk import LoggedMessage
 from holtmq.store.records import StoredRow
 from holtmq.topology import Binding, DestinationType, Exchange, Policy, Queue, Removal, Topology
-from holtmq.wire.content import make_content
+from holtmq.wire.content import Properties, make_content
 
 if TYPE_CHECKING:
     from holtmq.broker.broker import Broker
@@ -364,20 +365,22 @@ class VirtualHost:
     def move(self, source: MessageQueue, target: ServedQueue, limit: int) -> int:
         """Move messages from the head of a queue to the tail of another and return their number.
 
-        The move ends early when the target is full. Messages keep their exchange and routing key. Both ends of the move
-        are in one batch of the journal.
+        The move ends early when the target is full. Messages keep their exchange and routing key. A stream takes them all,
+        whatever numbers their publisher gave them. Both ends of the move are in one batch of the journal.
         """
         messages, moved = source.take(limit), 0
+        is_stream = isinstance(target, StreamQueue)
         with self.journal.together():
             try:
                 for message in messages:
                     if not target.has_room(message.size):
                         break
+                    properties, content = message.properties, message.content
+                    if is_stream and PUBLISHER in properties.raw:
+                        properties = Properties(unnumbered(properties.raw))
+                        content = make_content(properties.raw, message.body)
                     self.broker.last_id += 1
-                    copy = QueuedMessage(
-                        self.broker.last_id, message.origin, message.properties, message.content, message.size, 1
-                    )
-                    target.put(copy)
+                    target.put(QueuedMessage(self.broker.last_id, message.origin, properties, content, message.size, 1))
                     moved += 1
             finally:
                 source.give_back(messages[moved:])

@@ -11,6 +11,7 @@ from functools import lru_cache
 from typing import Any, Literal, NamedTuple, TypeAlias
 
 from holtmq.errors import FrameError
+from holtmq.queueing.publishing_id import unnumbered
 from holtmq.queueing.rules import QueueRules
 from holtmq.routing.router import routing_keys
 from holtmq.table import FieldValue
@@ -81,7 +82,7 @@ def _letter(
     reason: DeathReason,
     now_s: int,
 ) -> DeadLetter:
-    properties = Properties(raw_properties)
+    properties = Properties(unnumbered(raw_properties))
     headers, fields = _readable(properties)
     keys = routing_keys(routing_key, headers)
     deaths = _with_death(headers.get("x-death"), _death(properties, exchange, keys, queue, reason, now_s))

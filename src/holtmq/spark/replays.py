@@ -109,7 +109,8 @@ def replay(
     """Publish messages of an archive again, with their routing keys and properties. Runs the job.
 
     Each message gets a header `x-holtmq-replay` with the id of the replay. The property user_id is removed, because a broker
-    accepts it only from that user. Everything else is sent as it was received, byte for byte, if the archive has the columns
+    accepts it only from that user, and so are the headers by which a publisher numbered messages for a stream, which would take
+    them for messages that it has. Everything else is sent as it was received, byte for byte, if the archive has the columns
     `routing_key_raw` and `properties_raw`. A column that was changed since wins over the raw ones.
 
     The driver checks the options and builds the filter. The executors read the archive, connect to the broker and publish.
@@ -151,7 +152,7 @@ def replay(
     tasks = min(parallel, rate) if rate > 0 else parallel
     options = PublishOptions(
         exchange=exchange, mandatory=mandatory, persistent=persistent and not exact, window=window, retries=retries,
-        rate=rate // tasks if rate > 0 else rate, mark=replay_id,
+        rate=rate // tasks if rate > 0 else rate, mark=replay_id, keep_numbers=exact,
     )  # fmt: skip
     selected = where.select(archive).select(*(name for name in archive.columns if name in SCHEMA.names))
     if exact:

@@ -28,6 +28,8 @@ MAX_PREFETCH = 65_535
 PREFETCH = MAX_PREFETCH
 RECEIVERS = 2
 SEGMENT_ROWS = 32_768
+LONGEST_PUBLISHER = 200
+"""Characters of a publisher's name. The id of the query and the partition are added, and a stream accepts 255 in all."""
 SPARKS_OWN = frozenset({"path", "checkpointlocation", "paths"})
 """Options that Spark itself passes to a data source."""
 
@@ -279,6 +281,15 @@ class PublishOptions(Options):
     """Value of the header `x-holtmq-replay` of each message."""
     publisher: str | None = _text()
     """Name under which a HoltMQ stream recognises messages that are published again."""
+    keep_numbers: bool = _flag(default=False)
+    """Whether messages keep the headers `x-publisher` and `x-publishing-id` that they have."""
+
+    def __post_init__(self) -> None:
+        Options.__post_init__(self)
+        if self.publisher is not None and not 0 < len(self.publisher) <= LONGEST_PUBLISHER:
+            raise InvalidValueError(f"publisher must have 1 to {LONGEST_PUBLISHER} characters, got {len(self.publisher)}")
+        if self.publisher is not None and self.keep_numbers:
+            raise InvalidValueError("expected either a publisher, which numbers messages, or keep_numbers, got both")
 
 
 def require_readable(given: Mapping[str, str]) -> None:

@@ -11,10 +11,12 @@ from collections.abc import Iterable, Iterator
 from pyspark import TaskContext
 
 from holtmq.client.publisher import Outgoing
+from holtmq.errors import FrameError
 from holtmq.spark.amqp.encoded_properties import join_properties, split_properties
 from holtmq.wire.tables import drop_field, encode_value, long_string, short_string
 
 PUBLISHER_HEADER, ID_HEADER = "x-publisher", "x-publishing-id"
+PUBLISHER = PUBLISHER_HEADER.encode()
 ROW_BITS = 32
 QUERY_ID, BATCH_ID = "sql.streaming.queryId", "streaming.sql.batchId"
 """Properties that Spark gives to the tasks of a micro-batch."""
@@ -41,9 +43,31 @@ class MessageNumbers:
         """Yield the messages with the headers, in place of those that they may have from an earlier publisher."""
         for message in messages:
             fields = split_properties(message.raw_properties)
-            headers = fields.get("headers", bytes(4))
-            for name in (PUBLISHER_HEADER, ID_HEADER):
-                headers = drop_field(headers, name) if name.encode() in headers else headers
+            headers = _drop_numbers(fields.get("headers", bytes(4)))
             fields["headers"] = long_string(headers[4:] + self._publisher + self._next.to_bytes(8, "big"))
             self._next += 1
             yield message._replace(raw_properties=join_properties(fields))
+
+
+def unnumbered(messages: Iterable[Outgoing]) -> Iterator[Outgoing]:
+    """Yield the messages without the headers that they may have from an earlier publisher.
+
+    Tasks publish in parallel, hence in another order, and a stream only keeps the highest id of a publisher.
+    """
+    for message in messages:
+        if PUBLISHER not in message.raw_properties:
+            yield message
+            continue
+        fields = split_properties(message.raw_properties)
+        try:
+            fields["headers"] = _drop_numbers(fields["headers"])
+        except (FrameError, KeyError):  # in headers that cannot be read, or in another property: it numbers nothing
+            yield message
+        else:
+            yield message._replace(raw_properties=join_properties(fields))
+
+
+def _drop_numbers(headers: bytes) -> bytes:
+    for name in (PUBLISHER_HEADER, ID_HEADER):
+        headers = drop_field(headers, name) if name.encode() in headers else headers
+    return headers

@@ -2,15 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 
 import pyarrow as pa
 from pyspark.sql.types import StructType
 
-from holtmq.client.publisher import Publisher, PublishError, ReceivedConfirms
+from holtmq.client.publisher import Outgoing, Publisher, PublishError, ReceivedConfirms
 from holtmq.spark.amqp.amqp_options import BrokerOptions, PublishOptions, require_known
 from holtmq.spark.amqp.message_encoder import MessageEncoder
-from holtmq.spark.amqp.message_numbers import MessageNumbers
+from holtmq.spark.amqp.message_numbers import MessageNumbers, unnumbered
 
 
 class RowPublisher:
@@ -36,15 +36,20 @@ class RowPublisher:
             retries=self._options.retries,
             rate=self._options.rate,
         )
-        ids = None if self._options.publisher is None else MessageNumbers.of_task(self._options.publisher)
+        number = self._numbering()
         try:
             for batch in batches:
-                messages = self._encoder.encode(batch)
-                publisher.publish(messages if ids is None else ids.number(messages))
+                publisher.publish(number(self._encoder.encode(batch)))
             publisher.flush()
         finally:
             publisher.close()
         return publisher.published
+
+    def _numbering(self) -> Callable[[Iterator[Outgoing]], Iterator[Outgoing]]:
+        """Return what is done with the headers that number messages for a stream: set, removed, or left as they are."""
+        if self._options.publisher is not None:
+            return MessageNumbers.of_task(self._options.publisher).number
+        return iter if self._options.keep_numbers else unnumbered
 
     def conclude(self, tasks: Iterable[ReceivedConfirms]) -> None:
         """Raise PublishError if messages were returned, unless on_return is "count". Runs on the driver after all tasks."""
