@@ -193,6 +193,10 @@ class StoreReplacedError(StoreError):
     """The file was deleted, moved or replaced while it was open; nothing was written."""
 
 
+class StoreDefectError(StoreError):
+    """A change could not be written because of an internal error. It is kept, and written again."""
+
+
 class StoreClosedError(StoreError):
     """The file has been closed."""
 

@@ -14,7 +14,7 @@ from typing import TypeAlias
 
 import pytest
 from axe_playwright_python.sync_playwright import Axe
-from playwright.sync_api import Browser, Page, expect
+from playwright.sync_api import Browser, Page, Route, expect
 
 from holtmq.cli.demo_command import shop
 from tests.management.browser import log_in, open_page, running_browser
@@ -238,6 +238,24 @@ def test_a_stream_is_read_from_an_offset(page: Page, node: Node) -> None:
         page.get_by_label("From: first, last").fill("7")
         button(page, "Read messages")
         expect(page.get_by_label("Message 1")).to_contain_text("event 7")
+
+
+def test_a_form_that_opens_before_the_virtual_hosts_are_loaded_waits_for_them(page: Page, node: Node) -> None:
+    node.http.put("/api/queues/%2F/q")
+    held: list[Route] = []
+    page.route("**/api/vhosts?columns=name", lambda route: held.append(route))
+    visit(page, "bindings")
+    button(page, "Bind")
+    dialog = page.get_by_role("dialog")
+    dialog.get_by_label("From exchange").fill("amq.fanout")
+    dialog.get_by_label("Name", exact=True).fill("q")
+    dialog.get_by_role("button", name="Bind", exact=True).click()
+    assert node.http.get("/api/bindings?default_exchange=false") == []
+    for route in held:
+        route.continue_()
+    expect(dialog.get_by_label("Virtual host")).to_have_value("/")
+    dialog.get_by_role("button", name="Bind", exact=True).click()
+    expect_notification(page, "Bound q to amq.fanout.")
 
 
 def test_an_exchange_and_its_bindings(page: Page, node: Node) -> None:

@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 
 from holtmq.store.sqlite import data_file
+from holtmq.store.sqlite.batch_journal import SqliteJournal
 from holtmq.wire import methods as wire
 from tests.deadline import PATIENCE_S, eventually
 from tests.management.conftest import Node, running_node
@@ -37,6 +38,36 @@ def test_a_message_is_not_confirmed_before_the_file_is_back(tmp_path: Path) -> N
         put_back()
         assert isinstance(amqp.next_event(0, PATIENCE_S).method, wire.ConnectionUnblocked)
         assert isinstance(channel.next(PATIENCE_S).method, wire.BasicAck)
+
+
+def test_a_message_is_not_confirmed_if_the_file_is_lost_during_the_commit(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The broker also looks after the commit, even if it has just looked before it."""
+    path = tmp_path / "a.db"
+    monkeypatch.setattr(data_file, "CHECK_EVERY_S", PATIENCE_S)
+    commit = SqliteJournal.commit
+    put_back: list[Callable[[], object]] = []
+
+    def commit_and_lose(journal: SqliteJournal) -> int:
+        number = commit(journal)
+        if not put_back:
+            put_back.append(move_away(path))
+        return number
+
+    with running_node(data=str(path)) as node, node.connect() as amqp:
+        channel = amqp.channel()
+        channel.declare("q", durable=True)
+        channel.confirm()
+        monkeypatch.setattr(SqliteJournal, "commit", commit_and_lose)
+        channel.publish("", "q", b"meanwhile", delivery_mode=2)
+        assert isinstance(amqp.next_event(0, PATIENCE_S).method, wire.ConnectionBlocked)
+        put_back[0]()
+        assert isinstance(amqp.next_event(0, PATIENCE_S).method, wire.ConnectionUnblocked)
+        assert isinstance(channel.next(PATIENCE_S).method, wire.BasicAck)
+        fetched = channel.get("q")
+        assert fetched is not None
+        assert (fetched.body, channel.get("q")) == (b"meanwhile", None)
 
 
 @LOSSES

@@ -145,9 +145,12 @@ def test_a_task_goes_on_where_it_was_after_the_broker_is_killed(killable_broker:
 
 @pytest.fixture
 def short_stream(channel: Channel) -> Iterator[str]:
-    """A stream queue that keeps few messages."""
+    """A stream queue that keeps few messages.
+
+    With segments of 1,000 bytes, about one in ten streams of RabbitMQ 3.10.8 delivers nothing more from its first offset.
+    """
     name = f"stream-{uuid.uuid4()}"
-    limits: dict[str, Any] = {"max_length_bytes": 2_000, "stream_max_segment_size_bytes": 1_000}
+    limits: dict[str, Any] = {"max_length_bytes": 40_000, "stream_max_segment_size_bytes": 20_000}
     channel.declare(name, durable=True, queue_type="stream", **limits)
     yield name
     channel.delete(name)
@@ -158,7 +161,7 @@ def push_out(live: LiveBroker, queue: str, offset: int) -> None:
     stream = RemoteStream(BrokerOptions(url=live.url), queue)
 
     def is_removed() -> bool:
-        put(live, queue, range(50))
+        put(live, queue, range(1000))
         first = stream.first()
         return first is not None and first > offset
 

@@ -261,7 +261,9 @@ class Broker:
         If very many queues have something to do, some of them stay awake for the next turn.
         """
         self._copies_left = COPIES_AT_ONCE
-        self._crowded = [queue for queue in self._crowded if queue.is_crowded]
+        crowded, self._crowded = self._crowded, []
+        for queue in crowded:
+            self._count(queue)
         left = QUEUES_AT_ONCE
         while self.awake and left > 0:
             awake, self.awake = self.awake[:left], self.awake[left:]
@@ -269,12 +271,20 @@ class Broker:
             for queue in awake:
                 queue.is_awake = False
                 self.dispatch(queue)
-                self.memory.queues += queue.uncounted_memory()
-                if queue.is_crowded and queue not in self._crowded:
-                    self._crowded.append(queue)
-        self._assess_memory()
+                self._count(queue)
+        with self.internal_errors.contain("measuring memory", "all queues"):
+            self._assess_memory()
         if self.unconfirmed:
             self._confirm()
+
+    def _count(self, queue: ServedQueue) -> None:
+        """Count the memory of a queue, and note whether it is crowded."""
+        try:
+            self.memory.queues += queue.uncounted_memory()
+            if queue.is_crowded and queue not in self._crowded:
+                self._crowded.append(queue)
+        except Exception:  # noqa: BLE001  # contained: it is reported
+            self.internal_errors.report("counting messages", f"queue {queue.name!r}")
 
     def _assess_memory(self) -> None:
         memory = self.memory
@@ -398,8 +408,11 @@ class Broker:
         self.sealed_id = self.last_id
         marking, self.marking = self.marking, []
         for queue, lane in marking:
-            if not queue.is_deleted:
-                queue.mark(lane)
+            try:
+                if not queue.is_deleted:
+                    queue.mark(lane)
+            except Exception:  # noqa: BLE001  # contained: it is reported
+                self.internal_errors.report("marking deliveries", f"queue {queue.name!r}")
         for lane in self.wanted_marks:
             lane.sealed_mark = lane.wanted
         for confirms in self.unconfirmed:

@@ -371,13 +371,13 @@ class Channel:
             queue.outflow.sent += number
             queue.sent(messages)
             return
+        queue.hold(messages)
         self.outflow.delivered += number
         queue.outflow.delivered += number
         deliveries = zip(messages, repeat(queue), repeat(consumer), strict=False)
         self.unsettled.update(zip(range(first, self._next_tag), deliveries, strict=False))
         consumer.in_flight += number
         self.in_flight += number
-        queue.hold(messages)
 
     def send_reply(self, consumer: Consumer, message: QueuedMessage) -> None:
         self.outlet.deliver(consumer, self._next_tag, (message,), ())

@@ -312,27 +312,32 @@ class MessageQueue:
         try:
             channel.deliver(consumer, messages, self._returns)
         except Exception:  # noqa: BLE001  # contained: it is reported
-            self._host.delivery_failed(consumer)
             recorded = {id(message) for message, _, _ in channel.unsettled.values()}
             self.give_back([message for message in messages if id(message) not in recorded])
+            self._host.delivery_failed(consumer)
 
     def take(self, limit: int, *, is_delivery: bool = False) -> list[QueuedMessage]:
         """Remove and return up to `limit` messages from the head; expired ones are dead-lettered on the way.
 
         The content of a requeued message may have to be read from the file again. For a delivery, only messages are
-        taken that are redelivered after a crash as such.
+        taken that are redelivered after a crash as such. If anything fails, all messages stay in the queue.
         """
         taken: list[QueuedMessage] = []
-        for lane in self._lanes:
-            before = len(taken)
-            has_stopped = self._take_from(lane, limit, taken, is_delivery=is_delivery)
-            if is_delivery and self._newest_stored and len(taken) > before:
-                self._note_delivery(lane, taken[-1].id, len(taken) - before)
-            if len(lane) and (taken or has_stopped):
-                break  # what is left in this lane comes before the next one
+        try:
+            for lane in self._lanes:
+                before = len(taken)
+                has_stopped = self._take_from(lane, limit, taken, is_delivery=is_delivery)
+                if is_delivery and self._newest_stored and len(taken) > before:
+                    self._note_delivery(lane, taken[-1].id, len(taken) - before)
+                if len(lane) and (taken or has_stopped):
+                    break  # what is left in this lane comes before the next one
+            if self._terms and self._timer is None:
+                self._watch_front()
+        except Exception:
+            self._memory -= sum([message.size for message in taken])
+            self.give_back(taken)
+            raise
         self._memory -= sum([message.size for message in taken])
-        if self._terms and self._timer is None:
-            self._watch_front()
         return taken
 
     def _take_from(self, lane: Lane, limit: int, taken: list[QueuedMessage], *, is_delivery: bool) -> bool:
@@ -368,7 +373,7 @@ class MessageQueue:
             return None
         try:
             whole = self._whole(message)
-        except StoreError:
+        except Exception:
             lane.take_back(message)
             raise
         if whole is None:
@@ -401,9 +406,9 @@ class MessageQueue:
             with suppress(StoreError):  # reading the messages will report it
                 newest = max(newest, self._journal.id_ahead(self.id, lane.priority, lane.cursor, further) or 0)
         if newest > lane.wanted and self._newest_stored > lane.wanted:
-            lane.wanted, lane.wanted_batch = newest, self._journal.batch
             self._journal.delivered(self.id, lane.priority, newest)
             self._host.mark_wanted(lane)
+            lane.wanted, lane.wanted_batch = newest, self._journal.batch
 
     def fetched(self, message: QueuedMessage) -> int:
         """Note that a message was taken by `get`. Return the batch whose marks must be on disk before it is sent, or 0."""
@@ -425,8 +430,11 @@ class MessageQueue:
         return self._lanes[self.rules.max_priority - self._terms.get(message.id, PLAIN_TERMS).priority]
 
     def _pop_checked(self, lane: Lane) -> QueuedMessage | None:
-        message = lane.pop()
-        if is_expired(self._terms.get(message.id, PLAIN_TERMS).expires_at, self._host.now_ms):
+        message = lane.first()
+        assert message is not None
+        has_expired = is_expired(self._terms.get(message.id, PLAIN_TERMS).expires_at, self._host.now_ms)
+        lane.pop()
+        if has_expired:
             self._memory -= message.size
             self._die(message, "expired")
             self.dropped += 1

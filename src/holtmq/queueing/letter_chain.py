@@ -68,18 +68,27 @@ class LetterChain(Generic[Message]):
     def go_on(
         self, consequences: Consequences, work: Callable[[], object], publish: Callable[[DeadLetter, Message], None]
     ) -> None:
-        """Do what is left to do for a letter, such as to put it into further queues, and publish the letters that it causes."""
+        """Do what is left to do for a letter, such as to put it into further queues, and publish the letters that it causes.
+
+        If one of them fails, the others are published all the same, and the first error is raised afterwards.
+        """
         if self.is_publishing:
             work()
             return
         self.is_publishing, self.consequences = True, consequences
+        failure = None
         try:
             work()
-            while self._waiting:
+        except Exception as error:  # noqa: BLE001  # raised below
+            failure = error
+        while self._waiting:
+            try:
                 publish(*self._waiting.popleft())
-        finally:
-            self.is_publishing, self.consequences = False, Consequences()
-            self._waiting.clear()
+            except Exception as error:  # noqa: BLE001  # raised below
+                failure = failure or error
+        self.is_publishing, self.consequences = False, Consequences()
+        if failure is not None:
+            raise failure
 
     def _drop(self) -> None:
         if not self.dropped:

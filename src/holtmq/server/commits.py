@@ -18,7 +18,14 @@ from time import perf_counter
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from holtmq.broker.broker import Broker
-from holtmq.errors import StoreBusyError, StoreError, StoreFullError, StoreReadOnlyError, StoreReplacedError
+from holtmq.errors import (
+    StoreBusyError,
+    StoreDefectError,
+    StoreError,
+    StoreFullError,
+    StoreReadOnlyError,
+    StoreReplacedError,
+)
 from holtmq.server.back_pressure import BackPressure
 from holtmq.server.disk_space import DiskSpace
 from holtmq.server.turns import Turns
@@ -65,6 +72,8 @@ class Commits:
         """What is left to write of a batch before the thread commits it."""
         self._retry: asyncio.TimerHandle | None = None
         """Set while commits fail."""
+        self._unverified: int | None = None
+        """A batch that was committed to a file which was not there any more."""
         self._can_relieve = True
         self._linger: asyncio.TimerHandle | None = None
         """Set while a large batch waits before it is written."""
@@ -103,20 +112,20 @@ class Commits:
         """Commit what the journal has collected, unless the thread is busy. While commits fail, write only what helps."""
         if self._job is not None or self._steps is not None or self._is_finishing or self._broker.committing:
             return
-        if self._other_work and self._retry is None and not self._journal.is_begun:
-            self._other_work.pop()()
-            return
-        if not self._has_work:
-            return
-        if self._journal.is_begun:
-            self._write()
-            return
-        if self._retry is not None:
-            if self._can_relieve and self._journal.has_relief:
+        if self._retry is not None and not self._journal.is_begun:
+            if self._can_relieve and self._journal.has_relief and self._unverified is None:
                 self._relieve()
-            return
-        if self._is_lingering():
-            return
+        elif self._unverified is not None:
+            self._in_thread(self._commit, self._committed)
+        elif self._other_work and not self._journal.is_begun:
+            self._other_work.pop()()
+        elif self._journal.is_begun:
+            self._write()
+        elif self._has_work and not self._is_lingering():
+            self._begin()
+
+    def _begin(self) -> None:
+        """Begin a transaction. If another process has locked the file, let the thread wait for it."""
         try:
             self._space.require(self._journal.size)
             is_begun = self._journal.begin()
@@ -166,7 +175,15 @@ class Commits:
 
     def _write_large(self) -> int:
         complete(self._journal.write())
-        return self._journal.commit()
+        return self._commit()
+
+    def _commit(self) -> int:
+        """Commit the batch and return its number. A file that is lost meanwhile has the batch, but nothing is confirmed."""
+        if self._unverified is None:
+            self._unverified = self._journal.commit()
+        self._journal.require_file()
+        batch, self._unverified = self._unverified, None
+        return batch
 
     def _write_some(self, steps: Steps[None]) -> None:
         """Write the batch for the length of a slice. Commit it when all of it is written."""
@@ -180,7 +197,7 @@ class Commits:
         except StoreError as error:
             self.failed(error)
             return
-        self._in_thread(self._journal.commit, self._committed)
+        self._in_thread(self._commit, self._committed)
 
     def _continue(self) -> None:
         steps, self._steps = self._steps, None
@@ -196,8 +213,10 @@ class Commits:
                 result = job.result()
             except StoreError as error:
                 self.failed(error)
-                return
-            then(result)
+            except Exception as error:  # noqa: BLE001  # reported, and the batch is written again
+                self.failed(StoreDefectError(f"cannot write {error!r}"))
+            else:
+                then(result)
 
         job = self._loop.run_in_executor(self._disk, work)
         self._job = job
@@ -287,6 +306,8 @@ class Commits:
     def failed(self, error: StoreError) -> None:
         """Keep the changes, block publishers, and retry."""
         reason = blocked_reason(error)
+        if isinstance(error, StoreDefectError):
+            self._errors.report("writing a batch", "all publishers")
         if self._pressure.reason != reason:
             log.error("publishers are blocked until a retry succeeds: %s: %s", reason, error)
         self._pressure.block("disk", reason)
@@ -336,5 +357,7 @@ def blocked_reason(error: StoreError) -> str:
             return "the data file is read-only"
         case StoreReplacedError():
             return "the data file was moved, deleted or replaced"
+        case StoreDefectError():
+            return "an internal error of the broker"
         case _:
             return "the broker cannot write to its disk"

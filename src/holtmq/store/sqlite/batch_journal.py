@@ -16,7 +16,7 @@ from contextlib import contextmanager, suppress
 from functools import partial
 
 from holtmq.accounts import Permission, TopicPermission, User
-from holtmq.errors import StoreBusyError, StoreError
+from holtmq.errors import StoreBusyError, StoreDefectError, StoreError
 from holtmq.steps import Steps, complete
 from holtmq.store.checksum import damage_of
 from holtmq.store.chunk import UNWRITTEN, Chunk, LoggedMessage, Reading
@@ -358,7 +358,7 @@ class SqliteJournal:
             if isinstance(error, StoreError) or not isinstance(error, Exception):
                 raise
             # A value that SQLite cannot store is a defect. The batch is kept all the same.
-            raise StoreError(f"{self._database.path}: cannot write {error!r}") from error
+            raise StoreDefectError(f"{self._database.path}: cannot write {error!r}") from error
 
     def _roll_back(self) -> None:
         self._is_begun = False
@@ -504,6 +504,10 @@ class SqliteJournal:
 
     def parameters(self) -> list[Parameter]:
         return self._declarations.parameters()
+
+    def require_file(self) -> None:
+        """Raise StoreReplacedError if the file is not where it was opened."""
+        self._database.check_file(at_once=True)
 
     def tend(self) -> bool:
         """Check and tidy up the file between batches. Return whether there is more to tidy up."""

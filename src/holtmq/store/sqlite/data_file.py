@@ -71,10 +71,10 @@ class FileWatch:
     def wal_size(self) -> int:
         return _size(self._wal) or 0
 
-    def check(self) -> None:
+    def check(self, *, at_once: bool) -> None:
         """Raise `StoreReplacedError` if the file or its WAL is not where it was opened."""
         now = time.monotonic()
-        if now < self._next_check:
+        if now < self._next_check and not at_once:
             return
         found = _identity(self._path)
         if found != self._identity:

@@ -133,10 +133,13 @@ class SqliteDatabase:
             self._connection, self._pid, self._changes_seen = self._connect(), os.getpid(), 0
         return self._connection
 
-    def check_file(self) -> None:
-        """Raise `StoreReplacedError` if the file was deleted, moved or replaced since it was opened."""
+    def check_file(self, *, at_once: bool = False) -> None:
+        """Raise `StoreReplacedError` if the file was deleted, moved or replaced since it was opened.
+
+        Every call looks at most once in 10 ms, unless it must look at once.
+        """
         if self._watch is not None:
-            self._watch.check()
+            self._watch.check(at_once=at_once)
 
     def lock(self) -> AbstractContextManager[sqlite3.Connection]:
         """Return a context that locks the connection for reading and translates SQLite's errors."""
@@ -199,7 +202,7 @@ class SqliteDatabase:
         self._lock.acquire()
         try:
             if self._watch is not None:
-                self._watch.check()
+                self._watch.check(at_once=False)
             connection = self.connection
             try:
                 return work(connection)
@@ -308,7 +311,7 @@ class SqliteDatabase:
 
     def _begin(self, connection: sqlite3.Connection, wait_s: float | None = None) -> None:
         if self._watch is not None:
-            self._watch.check()  # before each transaction, so that none is confirmed which nobody will ever read
+            self._watch.check(at_once=False)  # before each transaction, so that none is confirmed which nobody will ever read
         try:
             connection.execute("BEGIN IMMEDIATE")
         except sqlite3.OperationalError as error:

@@ -40,7 +40,8 @@ export function Bindings() {
 
 /** The form for a new binding. The source or the queue may be given. */
 export function BindForm({ vhost: given, isVhostFree, source, queue, done }) {
-  const [vhost, setVhost] = useState(given);
+  const [chosen, setVhost] = useState(undefined);
+  const vhost = chosen ?? given; // which is not known yet if the form opens before the list is loaded
   const [kind, setKind] = useState("queue");
   const [rows, setRows] = useState([]);
   const [notes, setNotes] = useState([]);
