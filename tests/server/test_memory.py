@@ -19,7 +19,7 @@ from holtmq.wire.content import encode_properties, make_content, on_channel
 from holtmq.wire.frames import method_frame
 from holtmq.wire.methods import Method
 from tests.amqp_client import Amqp, Channel, ClosedError
-from tests.deadline import eventually
+from tests.deadline import PATIENCE_S, eventually
 from tests.server.process import BrokerProcess, broker_process
 from tests.server.test_back_pressure import resident_bytes
 
@@ -73,9 +73,10 @@ class Victim:
 
 
 @contextmanager
-def small_broker(folder: Path, limit: int = LIMIT) -> Iterator[Victim]:
+def small_broker(folder: Path, limit: int = LIMIT, *settings: str) -> Iterator[Victim]:
     config = folder / "holtmq.toml"
-    config.write_text(f'memory_bytes = {limit}\ndurability = "off"\nlog_level = "error"\n')
+    lines = (f"memory_bytes = {limit}", 'durability = "off"', 'log_level = "error"', *settings)
+    config.write_text("\n".join(lines))
     with broker_process(folder / "b.db", "--config", str(config)) as broker:
         victim = Victim(broker)
         try:
@@ -138,6 +139,38 @@ def test_a_client_that_does_not_read_its_replies(victim: Victim) -> None:
     server.settle()
     victim.serves_others()
     victim.stays_within_its_limit()
+
+
+def test_a_client_that_leaves_too_much_unread_is_disconnected(tmp_path: Path) -> None:
+    """Even if there is enough memory. Replies come from others, so that not reading from the client does not stop them."""
+    with small_broker(tmp_path, 1024 * MIB, f"max_message_bytes = {MIB}") as victim:
+        deaf, server = victim.connect(), victim.connect().channel()
+        asking = deaf.channel()
+        server.declare("requests")
+        asking.consume("amq.rabbitmq.reply-to", "replies", no_ack=True)
+        asking.publish("", "requests", b"?", reply_to="amq.rabbitmq.reply-to")
+        request = eventually(lambda: server.get("requests"), "the request")
+        assert request is not None
+        for _ in range(100):
+            server.publish("", request.properties["reply_to"], bytes(MIB))
+        server.settle()
+        replies = iter(lambda: asking.next(PATIENCE_S), None)
+        with pytest.raises(OSError):  # noqa: PT011  # reset or closed
+            list(replies)
+
+
+def test_a_client_that_reads_a_large_message_slowly_stays_connected(tmp_path: Path) -> None:
+    with small_broker(tmp_path, 1024 * MIB) as victim:
+        channel, slow = victim.connect().channel(), victim.connect()
+        channel.declare("q")
+        reader = slow.channel()
+        reader.consume("q", "c", no_ack=True)
+        channel.publish("", "q", bytes(100 * MIB))
+        slow.socket.recv(MIB)
+        channel.call(wire.QueueDelete(0, "q"), wire.QueueDeleteOk)  # there is something else to tell it
+        received = MIB
+        while received < 100 * MIB:
+            received += len(slow.socket.recv(MIB)) or pytest.fail(f"closed after {received} bytes")
 
 
 def test_a_consumer_without_prefetch_on_a_backlog_of_large_messages(victim: Victim) -> None:
@@ -235,20 +268,43 @@ def test_declarations_without_end(victim: Victim) -> None:
 
 
 def test_publishers_are_told_and_go_on_when_memory_is_free_again(victim: Victim) -> None:
-    holder = victim.connect().channel()
-    holder.declare("q")
-    for _ in range(70):
-        holder.publish("", "q", bytes(MIB))
-    holder.settle()
-    holder.consume("q", "c")
-    for _ in range(70):
-        holder.next()
-    publisher = victim.connect().channel()
+    told = victim.connect()
+    publisher = told.channel()
     publisher.declare("p")
-    publisher.publish("", "p", b"m")
-    publisher.call(wire.QueueDeclare(0, "p", passive=True), wire.QueueDeclareOk)
-    holder.send(wire.BasicAck(0, multiple=True))
+    publisher.publish("", "p", b"m")  # only publishers are told
+    holder = victim.connect().channel()
+    holder.call(wire.TxSelect(), wire.TxSelectOk)
+    for _ in range(70):
+        holder.publish("", "p", bytes(MIB))
+    assert isinstance(told.next_event(0, PATIENCE_S).method, wire.ConnectionBlocked)
+    publisher.publish("", "p", b"n")
+    holder.call(wire.TxRollback(), wire.TxRollbackOk)
+    assert isinstance(told.next_event(0, PATIENCE_S).method, wire.ConnectionUnblocked)
+    publisher.consume("p", "c", no_ack=True)
+    assert [publisher.next().body, publisher.next().body] == [b"m", b"n"]
+
+
+def test_consumers_with_large_arguments(victim: Victim) -> None:
+    greedy = victim.connect().channel()
+    greedy.declare("q", auto_delete=True)
+    method = wire.BasicConsume(0, "q", "", no_wait=True, arguments={"x-note": "n" * 100_000})
+    send_until_stuck(greedy.amqp, method_frame(1, method), 4000)
     victim.serves_others()
+    victim.stays_within_its_limit()
+
+
+def test_readers_of_a_stream_of_large_messages_that_do_not_read(victim: Victim) -> None:
+    channel = victim.connect().channel()
+    channel.declare("s", durable=True, queue_type="stream")
+    for _ in range(200):
+        channel.publish("", "s", bytes(MIB))
+    channel.settle()
+    for _ in range(10):
+        deaf = victim.connect().channel()
+        deaf.call(wire.BasicQos(0, 1000), wire.BasicQosOk)
+        deaf.send(wire.BasicConsume(0, "s", "c", arguments={"x-stream-offset": "first"}))
+    victim.serves_others()
+    victim.stays_within_its_limit()
 
 
 def test_freed_memory_is_given_back_to_the_system(tmp_path: Path) -> None:
@@ -277,7 +333,7 @@ class Greedy:
         self._chance = chance
         self._actions = (
             self.publish, self.publish_unroutable, self.leave_unfinished, self.get, self.consume, self.begin, self.commit,
-            self.requeue, self.acknowledge, self.open_channels, self.read,
+            self.requeue, self.acknowledge, self.open_channels, self.read, self.bind, self.publish_to_many, self.reject,
         )  # fmt: skip
 
     def act(self) -> None:
@@ -311,7 +367,20 @@ class Greedy:
         self._send(*[wire.BasicGet(0, self._queue())] * self._chance.randrange(100))
 
     def consume(self) -> None:
-        self._send(wire.BasicConsume(0, self._queue(), "", no_ack=self._chance.random() < 0.5))
+        note = "n" * self._chance.choice((0, 10, 100_000))
+        self._send(wire.BasicConsume(0, self._queue(), "", no_ack=self._chance.random() < 0.5, arguments={"note": note}))
+
+    def bind(self) -> None:
+        note = "n" * self._chance.choice((0, 10, 10_000))
+        self._send(
+            wire.QueueBind(0, self._queue(), "amq.fanout", f"{self._chance.random()}", no_wait=True, arguments={"n": note})
+        )
+
+    def publish_to_many(self) -> None:
+        self._amqp.socket.sendall(self._message("amq.fanout", "k") * self._chance.randrange(10))
+
+    def reject(self) -> None:
+        self._send(wire.BasicNack(0, multiple=True, requeue=False))
 
     def begin(self) -> None:
         self._send(wire.TxSelect())
@@ -338,7 +407,8 @@ def test_whatever_greedy_clients_do(victim: Victim, seed: int) -> None:
     chance = random.Random(seed)
     setup = victim.connect().channel()
     for number in range(5):
-        setup.declare(f"q{number}", durable=number % 2 == 0)
+        durable, target = number % 2 == 0, f"q{(number + 1) % 5}"
+        setup.declare(f"q{number}", durable=durable, dead_letter_exchange="", dead_letter_routing_key=target)
     clients: list[Greedy] = []
     for _ in range(400):
         if len(clients) < 20 and chance.random() < 0.2:

@@ -327,7 +327,7 @@ class Channel:
         )
         queue.add_consumer(consumer)
         self.consumers[tag] = consumer
-        self.session.consumers += 1
+        self.session.consumers += consumer.memory
         return tag
 
     def _consume_replies(self, tag: str, *, is_auto_ack: bool) -> str:
@@ -338,11 +338,11 @@ class Channel:
         if self._reply is None:
             self._reply = ReplyDestination(f"{REPLY_QUEUE}.{secrets.token_urlsafe(24)}")
             self.vhost.replies[self._reply.name] = self._reply
-        self._reply.consumer = self.consumers[tag] = Consumer(
+        consumer = self._reply.consumer = self.consumers[tag] = Consumer(
             self.broker.next_number(), tag, self, self._reply,
             is_auto_ack=True, is_exclusive=False, priority=0, prefetch=0,
         )  # fmt: skip
-        self.session.consumers += 1
+        self.session.consumers += consumer.memory
         return tag
 
     def cancel(self, tag: str) -> None:
@@ -350,7 +350,7 @@ class Channel:
         consumer = self.consumers.pop(tag, None)
         if consumer is None:
             return
-        self.session.consumers -= 1
+        self.session.consumers -= consumer.memory
         if isinstance(consumer.queue, ReplyDestination):
             consumer.queue.consumer = None
         else:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING
 
-from holtmq.broker.memory import SHORT_UNACKNOWLEDGED
+from holtmq.broker.memory import CONSUMER_BYTES, SHORT_UNACKNOWLEDGED, memory_of_table
 from holtmq.table import EMPTY_TABLE, FieldValue
 
 if TYPE_CHECKING:
@@ -23,6 +23,7 @@ class Consumer:
         "in_flight",
         "is_auto_ack",
         "is_exclusive",
+        "memory",
         "number",
         "prefetch",
         "priority",
@@ -54,6 +55,8 @@ class Consumer:
         self.prefetch = prefetch
         """Maximum number of unacknowledged messages; 0 means unlimited."""
         self.arguments = arguments
+        self.memory = CONSUMER_BYTES + memory_of_table(arguments)
+        """Bytes that the consumer takes."""
         self.in_flight = 0
 
     def room(self) -> int:

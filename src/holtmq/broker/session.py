@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 from holtmq.accounts import Access, User
 from holtmq.broker.channel import Channel
-from holtmq.broker.memory import CHANNEL_BYTES, CONSUMER_BYTES
+from holtmq.broker.memory import CHANNEL_BYTES
 from holtmq.broker.ports import Outlet
 from holtmq.errors import AmqpError, InternalError
 from holtmq.steps import Steps
@@ -27,7 +27,7 @@ class Session:
         self.channels: dict[int, Channel] = {}
         self.exclusive_queues: dict[str, MessageQueue] = {}
         self.consumers = 0
-        """Number of consumers on all channels."""
+        """Bytes of the consumers on all channels."""
         self.uncommitted = 0
         """Bytes of the messages in open transactions."""
         self.fanning_out = 0
@@ -54,8 +54,7 @@ class Session:
     @property
     def memory(self) -> int:
         """Bytes that channels, consumers, open transactions and unfinished publishes take."""
-        held = self.uncommitted + self.fanning_out
-        return CHANNEL_BYTES * len(self.channels) + CONSUMER_BYTES * self.consumers + held
+        return CHANNEL_BYTES * len(self.channels) + self.consumers + self.uncommitted + self.fanning_out
 
     def close_channel(self, number: int) -> Chore | None:
         """Close a channel, in steps. Its number is free when that is done."""

@@ -183,7 +183,7 @@ class VirtualHost:
         consumers, queue.consumers = queue.consumers, []
         for consumer in consumers:
             if consumer.channel.consumers.pop(consumer.tag, None) is not None:
-                consumer.channel.session.consumers -= 1
+                consumer.channel.session.consumers -= consumer.memory
             consumer.channel.outlet.cancel(consumer)
         self.journal.forget_queue(queue.id)
         return count

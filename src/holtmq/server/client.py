@@ -27,7 +27,7 @@ log = logging.getLogger(__name__)
 
 WRITE_BUFFER_BYTES = 1024 * 1024
 LARGEST_OUTPUT = 64 * 1024 * 1024
-"""A client that leaves more than this unread is disconnected when there is more to send."""
+"""A client that leaves more than this unread, and a message of the largest size, is disconnected if there is more to send."""
 INPUT_BYTES = 256 * 1024
 LARGE_INPUT_BYTES = 1024 * 1024
 """Sizes of a read. The larger one is for large bodies, of which fewer are then cut; with small messages it would be a long
@@ -191,7 +191,7 @@ class Client(asyncio.BufferedProtocol):
         connection = self.connection
         if connection.is_failed:
             self._fail()
-        if self._transport.get_write_buffer_size() > LARGEST_OUTPUT:
+        if self._transport.get_write_buffer_size() > LARGEST_OUTPUT + connection.limits.message_size:
             log.warning("closing %s: it does not read, and %d bytes wait to be sent to it", self.name, self.memory)
             self._transport.abort()
             return
