@@ -6,6 +6,7 @@ the resident memory of the process.
 
 from __future__ import annotations
 
+import json
 import random
 import socket
 from collections.abc import Iterator
@@ -35,6 +36,7 @@ class Victim:
     def __init__(self, broker: BrokerProcess) -> None:
         self.port = broker.port
         self.pid = broker.process.pid
+        self.broker = broker
         self._files = ExitStack()
 
     def connect(self) -> Amqp:
@@ -77,7 +79,7 @@ def small_broker(folder: Path, limit: int = LIMIT, *settings: str) -> Iterator[V
     config = folder / "holtmq.toml"
     lines = (f"memory_bytes = {limit}", 'durability = "off"', 'log_level = "error"', *settings)
     config.write_text("\n".join(lines))
-    with broker_process(folder / "b.db", "--config", str(config)) as broker:
+    with broker_process(folder / "b.db", "--config", str(config), "--http-port", "0") as broker:
         victim = Victim(broker)
         try:
             yield victim
@@ -255,6 +257,28 @@ def declare_without_end(channel: Channel) -> None:
         channel.send(wire.QueueDeclare(0, f"q{number}", no_wait=True, arguments={"x-note": "n" * 100}))
         if number % 1000 == 0:
             channel.settle()
+
+
+def test_messages_in_responses_of_the_http_api_that_nobody_reads(victim: Victim) -> None:
+    channel = victim.connect().channel()
+    for number in range(8):
+        channel.declare(f"q{number}", durable=True)
+        for _ in range(20):
+            channel.publish("", f"q{number}", random.randbytes(MIB), delivery_mode=2)
+    channel.settle()
+    with ExitStack() as files:
+        for number in range(8):
+            deaf = files.enter_context(socket.create_connection(("127.0.0.1", victim.broker.http_port)))
+            body = json.dumps({"count": 20, "ackmode": "ack_requeue_true", "encoding": "auto"})
+            head = f"POST /api/queues/%2F/q{number}/get HTTP/1.1\r\nHost: localhost\r\nContent-Length: {len(body)}\r\n"
+            deaf.sendall(f"{head}Authorization: Basic Z3Vlc3Q6Z3Vlc3Q=\r\n\r\n{body}".encode())
+            deaf.settimeout(PATIENCE_S)
+            assert deaf.recv(20).startswith((b"HTTP/1.1 200", b"HTTP/1.1 503"))
+        victim.stays_within_its_limit()
+        assert eventually(
+            lambda: channel.call(wire.QueueDeclare(0, "q0", passive=True), wire.QueueDeclareOk).message_count == 20, ""
+        )
+    victim.serves_others()
 
 
 def test_declarations_without_end(victim: Victim) -> None:

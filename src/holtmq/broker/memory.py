@@ -62,6 +62,8 @@ class MemoryBudget:
         """Exchanges, queues and bindings."""
         self.connections = 0
         """Connections with their channels, consumers, buffers, unfinished messages and transactions."""
+        self.requests = 0
+        """Requests of the HTTP API that are under way, with the messages in their responses."""
         self.unwritten = 0
         """Messages that wait to be written to the file."""
         self.log = 0
@@ -79,7 +81,8 @@ class MemoryBudget:
 
     @property
     def total(self) -> int:
-        return self.queues + self.topology + self.connections + self.log + COPIES_TO_WRITE * self.unwritten
+        others = self.topology + self.connections + self.requests + self.log
+        return self.queues + others + COPIES_TO_WRITE * self.unwritten
 
     @property
     def is_relieved_by_disk(self) -> bool:
@@ -89,7 +92,8 @@ class MemoryBudget:
     def describe(self) -> str:
         return (
             f"{self.total} bytes in use, of these {self.queues + self.log} by queues, {self.connections} by connections, "
-            f"{self.topology} by the topology, {COPIES_TO_WRITE * self.unwritten} by messages that are being written"
+            f"{self.requests} by HTTP requests, {self.topology} by the topology, "
+            f"{COPIES_TO_WRITE * self.unwritten} by messages that are being written"
         )
 
     def assess(self, queue_count: int) -> None:

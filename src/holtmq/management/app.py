@@ -26,7 +26,7 @@ from holtmq.errors import (
 )
 from holtmq.management import resources
 from holtmq.management.access import Caller, Need, UnauthenticatedError, UnauthorisedError, authenticate
-from holtmq.management.bodies import Bodies, BusyError, TooLargeError
+from holtmq.management.bodies import BusyError, Held, TooLargeError
 from holtmq.management.listing import Items, PageOutOfRangeError
 from holtmq.management.metrics import metrics_page
 from holtmq.management.node import Node
@@ -77,16 +77,21 @@ class App:
         self._node = node
         self._statistics = statistics
         self._static = StaticFiles()
-        self._bodies = Bodies()
         self._runs = Runs()
         self._is_local = _is_loopback(node.config.http_host)
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         if scope["type"] != "http":
             return
-        request = Request(scope, receive)
+        held = Held(self._node.broker.memory)
         try:
-            response = await self._respond(request, scope["raw_path"].decode("ascii"))
+            await self._serve(scope, receive, send, held)
+        finally:
+            held.release()
+
+    async def _serve(self, scope: Scope, receive: Receive, send: Send, held: Held) -> None:
+        try:
+            response = await self._respond(Request(scope, receive), scope["raw_path"].decode("ascii"), held)
         except ClientDisconnect:
             return
         except Exception as error:  # noqa: BLE001  # the edge: every error becomes a response, defects are logged too
@@ -97,10 +102,10 @@ class App:
             response.headers.setdefault(name, value)
         await response(scope, receive, send)
 
-    async def _respond(self, request: Request, path: str) -> Response:
+    async def _respond(self, request: Request, path: str, held: Held) -> Response:
         self._refuse_foreign(request)
         if path.startswith("/api/") and path not in ("/api/index.html", "/api/"):
-            return await self._call(request, path)
+            return await self._call(request, path, held)
         if request.method not in ("GET", "HEAD"):
             reason = f"expected GET or HEAD, got {request.method}"
             return _plain_refusal(405, "method_not_allowed", reason, {"allow": "GET, HEAD"})
@@ -109,7 +114,7 @@ class App:
                 await self._authenticate(request, Need.MONITORING)
             return await metrics_page(self._node, per_object=path.endswith("per-object"))
         if path.startswith("/reports/"):
-            return await self._report(request, path)
+            return await self._report(request, path, held)
         return self._static.respond(path, request.headers.get("if-none-match"))
 
     def _refuse_foreign(self, request: Request) -> None:
@@ -131,7 +136,7 @@ class App:
         if fetched_from not in OWN_SITES and request.method not in SAFE_METHODS:
             raise ForeignRequestError(f"expected a request from this site's own pages, got {fetched_from[:80]!r}")
 
-    async def _call(self, request: Request, path: str) -> Response:
+    async def _call(self, request: Request, path: str, held: Held) -> Response:
         if path == "/api/openapi.json":
             return Response(orjson.dumps(describe_api()), media_type="application/json")
         try:
@@ -153,9 +158,9 @@ class App:
         caller = await self._authenticate(request, operation.need)
         named = dict(zip(operation.parameters, values, strict=True))
         query = dict(parse_qsl(request.scope["query_string"].decode("latin-1"), keep_blank_values=True))
-        async with self._bodies.read(request, operation.path) as content:
-            call = Call(self._node, self._statistics, caller, named, query, request.headers, content, self._runs)
-            return await self._carry_out(operation, call)
+        content = await held.read(request, operation.path)
+        call = Call(self._node, self._statistics, caller, named, query, request.headers, content, self._runs, held)
+        return await self._carry_out(operation, call)
 
     async def _carry_out(self, operation: Operation, call: Call) -> Response:
         result = operation.handler(call)
@@ -181,13 +186,13 @@ class App:
         caller.require(need)
         return caller
 
-    async def _report(self, request: Request, path: str) -> Response:
+    async def _report(self, request: Request, path: str, held: Held) -> Response:
         segments = path.split("/")
         if len(segments) != 4:
             raise NotFoundError(f"no resource at {path[:200]!r}")
         named = {"ticket": segments[2], "name": unquote(segments[3])}
         caller = Caller(User(""), Authorization())
-        call = Call(self._node, self._statistics, caller, named, {}, request.headers, b"", self._runs)
+        call = Call(self._node, self._statistics, caller, named, {}, request.headers, b"", self._runs, held)
         return await resources.reports.serve_report(call)
 
 

@@ -104,6 +104,7 @@ def _process(node: Node) -> Iterator[Iterable[str]]:
         ("holtmq_memory_counted_bytes", "Memory that clients use, as counted against the limit.", memory.total),
         ("holtmq_memory_queues_bytes", "Memory that messages in queues use.", memory.queues),
         ("holtmq_memory_connections_bytes", "Memory that connections use.", memory.connections),
+        ("holtmq_memory_requests_bytes", "Memory that HTTP requests under way use.", memory.requests),
         ("holtmq_memory_topology_bytes", "Memory that exchanges, queues and bindings use.", memory.topology),
         ("holtmq_internal_errors", "Internal errors since the broker started.", node.broker.internal_errors.total),
         ("holtmq_dead_letters_dropped", "Dead letters dropped because their chain was too long.", node.broker.dropped_letters),

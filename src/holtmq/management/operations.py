@@ -21,6 +21,7 @@ from holtmq.broker.queued_message import QueuedMessage
 from holtmq.broker.vhost import VirtualHost
 from holtmq.errors import DefinitionsError, InvalidValueError, NotFoundError
 from holtmq.management.access import Caller, Need
+from holtmq.management.bodies import Held
 from holtmq.management.json_stream import parse, pieces_of, streamed
 from holtmq.management.listing import Listing
 from holtmq.management.node import ConnectedClient, Node
@@ -106,6 +107,7 @@ class Call:
     headers: Mapping[str, str]
     content: bytes
     runs: Runs
+    held: Held
 
     @property
     def vhost(self) -> VirtualHost:

@@ -30,8 +30,8 @@ from holtmq.wire.content import Properties, make_content
 
 ACK_MODES = ("ack_requeue_true", "reject_requeue_true", "ack_requeue_false", "reject_requeue_false")
 MAX_MESSAGES = 10_000
-MAX_BYTES = 64 * 1024 * 1024
-"""Maximum total size of the bodies that one `get` returns."""
+MAX_BYTES = 16 * 1024 * 1024
+"""Total size of the bodies above which one `get` returns no more messages."""
 MOVED = 500
 """Number of messages moved in one batch of the journal."""
 Found: TypeAlias = tuple[ServedQueue, VirtualHost]
@@ -213,7 +213,7 @@ async def get_messages(call: Call) -> list[dict[str, Any]]:
     if isinstance(found, StreamQueue):
         with call.channel(vhost) as (channel, _):
             messages = channel.read_stream(found.name, _start("first" if offset is None else offset), count, MAX_BYTES)
-            await finish(_read(found, messages, views, encoding, truncate), call.node.begin_turn)
+            await finish(_read(call, found, messages, views, encoding, truncate), call.node.begin_turn)
         return views
     if offset is not None:
         raise DefinitionsError(
@@ -223,7 +223,7 @@ async def get_messages(call: Call) -> list[dict[str, Any]]:
         tags: list[int] = []
 
         def fetch() -> Steps[None]:
-            for one in _fetch(channel, found.name, count):
+            for one in _fetch(call, channel, found.name, count):
                 views.append(_message(one, encoding, truncate))
                 tags.append(one.tag)
                 yield
@@ -245,9 +245,16 @@ def _start(offset: Any) -> Any:
 
 
 def _read(
-    stream: StreamQueue, messages: Iterator[StreamMessage], views: list[dict[str, Any]], encoding: str, truncate: int
+    call: Call,
+    stream: StreamQueue,
+    messages: Iterator[StreamMessage],
+    views: list[dict[str, Any]],
+    encoding: str,
+    truncate: int,
 ) -> Steps[None]:
     for offset, timestamp_ms, exchange, routing_key, raw, body in messages:
+        if not call.held.add_message(len(body), is_first=not views):
+            return
         content = make_content(raw, body)
         message = QueuedMessage(offset, Origin(exchange, routing_key), Properties(raw), content, len(body), 1)
         remaining = stream.extent.next_offset - offset - 1
@@ -263,11 +270,12 @@ def _count(fields: Fields) -> int:
     return count
 
 
-def _fetch(channel: Channel, queue: str, count: int) -> Iterator[Fetched]:
+def _fetch(call: Call, channel: Channel, queue: str, count: int) -> Iterator[Fetched]:
+    """Fetch messages as long as there is room for them. The one that does not fit is requeued with the channel."""
     size = 0
-    for _ in range(count):
+    for number in range(count):
         one = channel.get(queue, is_auto_ack=False) if size < MAX_BYTES else None
-        if one is None:
+        if one is None or not call.held.add_message(one.message.size, is_first=not number):
             return
         yield one
         size += one.message.size
