@@ -80,6 +80,15 @@ def test_counters_and_gauges_follow_the_traffic(node: Node) -> None:
     assert samples(node)["rabbitmq_connection_incoming_bytes_total"][()] >= received > 0
 
 
+def test_internal_errors_and_dropped_dead_letters_are_counted(node: Node) -> None:
+    broker = node.server.broker
+    with broker.internal_errors.contain("trying", "a test"):
+        raise ValueError
+    broker.vhosts["/"].dead_letters.dropped += 2
+    found = samples(node)
+    assert (found["holtmq_internal_errors"], found["holtmq_dead_letters_dropped"]) == ({(): 1}, {(): 2})
+
+
 def test_our_dashboard_queries_only_existing_metrics(node: Node) -> None:
     known = {*samples(node), *samples(node, "/metrics/per-object")}
     asked = set(re.findall(r"\b(?:rabbitmq|holtmq)_[a-z_]+", json.dumps(json.loads(DASHBOARD.read_text())["panels"])))
