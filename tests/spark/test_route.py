@@ -228,6 +228,7 @@ def test_vhosts_are_separate(spark: SparkSession) -> None:
         ({"exchange": "nothing"}, NotFoundError, "nothing"),
         ({"columns": Columns(routing_key="rk")}, InvalidValueError, "the messages have no column 'rk' for the routing key"),
         ({"columns": Columns(exchange="ex")}, InvalidValueError, "the messages have no column 'ex' for the exchange"),
+        ({"columns": Columns(headers="h")}, InvalidValueError, "the messages have no column 'h' for the headers: found the"),
         (
             {"columns": Columns(headers="id")},
             InvalidValueError,

@@ -60,7 +60,7 @@ def route(
         vhost: The virtual host of the topology.
         exchange: The exchange of all messages (default: the exchange column).
         columns: The names of the columns for routing key, exchange and headers. Headers may be a map, a struct, VARIANT or
-            JSON text. The headers column may be missing.
+            JSON text. Only a headers column with the default name may be missing.
         unroutable: What to do with messages that reach no queue: "keep" them with a null `queue`, "drop" them, or return
             "only" them.
         settings: Whether to add `binding_priority` and `binding_ttl_ms`, the priority and time to live that bindings set.

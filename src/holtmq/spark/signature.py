@@ -17,7 +17,7 @@ from holtmq.errors import InvalidValueError
 from holtmq.spark.headers_column import headers_text
 from holtmq.spark.message_columns import MessageColumns, quote_name
 from holtmq.spark.routing_inputs import RoutingInputs
-from holtmq.spark.routing_request import Columns
+from holtmq.spark.routing_request import DEFAULT_COLUMNS, Columns
 from holtmq.table import SHORT_STRING_BYTES
 
 TEXT_TYPES = "string, binary (as UTF-8) or an integer type"
@@ -87,7 +87,7 @@ def _text_part(messages: DataFrame, found: MessageColumns, name: str, what: str)
 
 
 def _headers_part(messages: DataFrame, found: MessageColumns, name: str, decisive: Collection[str]) -> SignaturePart | None:
-    field = found.find(name)
+    field = found.find(name) if name == DEFAULT_COLUMNS.headers else found.require(name, "headers")
     if field is None or isinstance(field.dataType, NullType):
         return None
     column, text_column = messages[quote_name(field.name)], None
