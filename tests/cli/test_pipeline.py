@@ -218,6 +218,25 @@ def test_a_job_fails_if_the_topology_refuses_all_messages(run: Run, inputs: dict
     assert "refuses all 300 messages. The most frequent reason (300 messages): no exchange 'body'" in printed
 
 
+@pytest.mark.parametrize("unroutable", ["keep", "drop", "only"])
+def test_a_route_job_fails_if_no_message_reaches_a_queue(
+    run: Run, inputs: dict[str, str], tmp_path: Path, unroutable: str
+) -> None:
+    """The default exchange of a virtual host that does not exist accepts every message."""
+    options = ("--definitions", inputs["definitions"], "--vhost", "elsewhere", "--unroutable", unroutable)
+    printed = run("route", inputs["some"], str(tmp_path / "out"), *options, code=1)
+    assert "none of the 300 messages reaches a queue. Check the virtual host" in printed
+
+
+def test_a_report_and_a_comparison_fail_if_no_message_reaches_a_queue(run: Run, inputs: dict[str, str]) -> None:
+    place = ("--vhost", "elsewhere")
+    printed = run("report", inputs["some"], "--definitions", inputs["definitions"], *place, code=1)
+    assert "none of the 300 messages reaches a queue. Check the virtual host" in printed
+    both = ("--before", inputs["definitions"], "--after", inputs["definitions"])
+    printed = run("compare", inputs["some"], *both, *place, code=1)
+    assert "none of the 300 messages reaches a queue with either topology, so nothing was compared" in printed
+
+
 @pytest.mark.parametrize(
     ("command", "job", "sentence"),
     [

@@ -268,6 +268,19 @@ def test_a_comparison_fails_if_both_topologies_refuse_all_messages(spark: SparkS
         compare(spark.read.parquet(traffic), SHOP, SHOP, columns=Columns(exchange="day"))
 
 
+def test_a_comparison_fails_if_no_message_reaches_a_queue_with_either_topology(spark: SparkSession) -> None:
+    """The default exchange of a virtual host that does not exist accepts every message."""
+    messages = spark.sql("SELECT '' AS exchange, if(id = 0, null, 'food') AS routing_key FROM range(5)")
+    assert compare(messages, SHOP, Topology()).losing == 4
+    with pytest.raises(NothingComparedError) as caught:
+        compare(messages, SHOP, SHOP, vhost="elsewhere")
+    assert str(caught.value) == (
+        "none of the 5 messages reaches a queue with either topology, so nothing was compared. "
+        "The most frequent reason (1 messages): the routing key is null. "
+        "Check the virtual host (got 'elsewhere'), the exchange, and the names of the columns"
+    )
+
+
 def test_a_report_counts_everything(spark: SparkSession, traffic: str, tmp_path: Path) -> None:
     messages = spark.read.parquet(traffic)
     outcome = report(messages, SHOP, title="A <b>busy</b> day")

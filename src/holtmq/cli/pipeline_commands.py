@@ -144,7 +144,10 @@ def route(
             bindings=bindings, counted=counted,
         )  # fmt: skip
     _show_summary(summary.to_dict(), summary.counts.messages, started, as_json=as_json)
-    _require_accepted(summary.counts.messages, summary.counts.malformed, vhost, f"The column reason in {target} says why")
+    counts, undelivered = summary.counts, summary.counts.unroutable
+    if unroutable == "drop" and mode != "ignore" and not counts.deliveries:  # dropped messages are not counted
+        undelivered = counts.messages - counts.malformed
+    _require_delivered(counts.messages, undelivered, counts.malformed, vhost, f" The column reason in {target} says why.")
 
 
 @pipeline.command()
@@ -352,10 +355,11 @@ def report(
         show_report(outcome)
         if html is not None:
             show(f"\nReport written to {html}")
+    why = ""
     if outcome.reasons:
         first = outcome.reasons[0]
-        why = f"The most frequent reason ({first.messages:,} messages): {first.name}"
-        _require_accepted(outcome.messages, outcome.malformed, vhost, why)
+        why = f" The most frequent reason ({first.messages:,} messages): {first.name}."
+    _require_delivered(outcome.messages, outcome.unroutable, outcome.malformed, vhost, why)
 
 
 def _api(http_url: str | None) -> Api | None:
@@ -375,13 +379,18 @@ def _require_broker(**options: str | None) -> None:
     BrokerOptions(**options).connect("holtmq pipeline").close()  # type: ignore[arg-type]
 
 
-def _require_accepted(messages: int, refused: int, vhost: str, why: str) -> None:
-    """Raise PipelineError if the topology refuses all messages: the job looked in the wrong place."""
-    if messages and refused == messages:
-        raise PipelineError(
-            f"the topology refuses all {messages:,} messages. {why}. Check the virtual host (got {vhost!r}), the exchange, and "
-            "the names of the columns"
-        )
+def _require_delivered(messages: int, unroutable: int, refused: int, vhost: str, why: str) -> None:
+    """Raise PipelineError if all messages are unroutable or refused: the job looked in the wrong place."""
+    if not messages or unroutable + refused < messages:
+        return
+    seen = (
+        f"none of the {messages:,} messages reaches a queue"
+        if unroutable
+        else f"the topology refuses all {messages:,} messages"
+    )
+    raise PipelineError(
+        f"{seen}.{why if refused else ''} Check the virtual host (got {vhost!r}), the exchange, and the names of the columns"
+    )
 
 
 def _utc(moment: datetime | None) -> datetime | None:

@@ -2,8 +2,9 @@
 
 The executors count the messages by signature and route each signature with both topologies. Only counts reach the driver.
 
-A message that both topologies refuse says nothing about the change. Such messages are counted, and if there are no others the
-comparison fails: a wrong virtual host or exchange would otherwise look like a change without effect.
+A message that reaches no queue with either topology, or that both refuse, says nothing about the change. Such messages are
+counted, and if there are no others the comparison fails: a wrong virtual host or exchange would otherwise look like a change
+without effect. In a virtual host that does not exist, the default exchange accepts every message and delivers none.
 """
 
 from __future__ import annotations
@@ -36,7 +37,7 @@ ROUTED = (
 
 
 class NothingComparedError(InvalidValueError):
-    """Both topologies refuse all messages."""
+    """With both topologies, all messages are unroutable or refused."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -122,7 +123,8 @@ def compare(
     """Return what would change for these messages if `after` replaced `before`. Runs the job.
 
     The executors count and route the distinct signatures. The driver receives the totals, the affected queues, and the
-    `keys_shown` affected keys with the most messages. Raise NothingComparedError if both topologies refuse all messages.
+    `keys_shown` affected keys with the most messages. Raise NothingComparedError if all messages are unroutable or refused
+    with both topologies.
 
     Args:
         messages: The messages of a batch DataFrame.
@@ -145,14 +147,26 @@ def compare(
         comparison = _summarise(routed, keys_shown)
     finally:
         routed.unpersist()
-    if comparison.messages and comparison.still_refused == comparison.messages:
-        first = comparison.refusals[0]
-        raise NothingComparedError(
-            f"both topologies refuse all {comparison.messages:,} messages, so nothing was compared. The most frequent reason "
-            f"({first.messages:,} messages): {first.reason}. Check the virtual host (got {vhost!r}), the exchange, and the "
-            "names of the columns"
-        )
+    _require_compared(comparison, vhost)
     return comparison
+
+
+def _require_compared(comparison: Comparison, vhost: str) -> None:
+    """Raise NothingComparedError if no message reaches a queue, or is refused by only one of the topologies."""
+    messages, refused = comparison.messages, comparison.still_refused
+    if not messages or refused + comparison.still_unroutable < messages:
+        return
+    seen = f"both topologies refuse all {messages:,} messages"
+    if refused < messages:
+        seen = f"none of the {messages:,} messages reaches a queue with either topology"
+    why = ""
+    if comparison.refusals:
+        first = comparison.refusals[0]
+        why = f" The most frequent reason ({first.messages:,} messages): {first.reason}."
+    raise NothingComparedError(
+        f"{seen}, so nothing was compared.{why} Check the virtual host (got {vhost!r}), the exchange, and the names of the "
+        "columns"
+    )
 
 
 def count_signatures(
