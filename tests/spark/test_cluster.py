@@ -35,7 +35,7 @@ CLIENT = """
 import sys
 import warnings
 from holtmq.errors import HoltmqError
-from holtmq.spark import compact, compare, publish, register, report, route, session
+from holtmq.spark import compact, compare, drain, publish, register, report, route, session
 from holtmq.topology import Binding, Exchange, Queue, Topology
 
 server, url = sys.argv[1:]
@@ -52,10 +52,11 @@ sent = spark.sql("select '' as exchange, 'inbox' as routing_key, 'body' as body"
 print(publish(sent, url=url).confirmed)
 sent.write.format("amqp").options(url=url).mode("append").save()
 print(spark.read.format("amqp").options(url=url, queue="inbox").load().count())
-try:
-    compact(spark, "anywhere")
-except HoltmqError as error:
-    print(error)
+for refused in (lambda: compact(spark, "anywhere"), lambda: drain(spark, "inbox", print, url=url)):
+    try:
+        refused()
+    except HoltmqError as error:
+        print(error)
 spark.stop()
 """
 
@@ -179,9 +180,11 @@ def test_a_client_of_spark_connect_routes_compares_publishes_and_reads(tmp_path:
         command = [sys.executable, "-c", CLIENT, f"sc://127.0.0.1:{port}", f"amqp://guest:guest@127.0.0.1:{broker.port}/%2F"]
         done = subprocess.run(command, capture_output=True, text=True, env=environment(), timeout=JOB_TIMEOUT_S)
     assert done.returncode == 0, done.stderr
-    *found, error = done.stdout.splitlines()
+    *found, of_compact, of_drain = done.stdout.splitlines()
     assert found == ["['q']", "1", "['q']", "1", "2"]
-    assert "(archive, compact, route_job) runs on the driver and does not support Spark Connect: use a classic session" in error
+    refused = "runs on the driver and does not support Spark Connect: use a classic session"
+    assert f"(archive, compact, route_job) {refused}" in of_compact
+    assert of_drain.startswith(f"drain {refused}")
 
 
 def accepts(port: int) -> bool:

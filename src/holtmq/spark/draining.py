@@ -22,6 +22,7 @@ from pyspark.sql.streaming.query import StreamingQuery
 from holtmq.spark.amqp.amqp_options import PREFETCH, RECEIVERS, SEGMENT_ROWS, BrokerOptions, StreamOptions
 from holtmq.spark.amqp.source import register_source
 from holtmq.spark.amqp.stream_metrics import messages_read
+from holtmq.spark.connect import require_classic
 from holtmq.spark.job_announcement import announced
 
 
@@ -62,6 +63,7 @@ def drain(
 
     At least once: if `write` raises an exception, or the application is killed, the messages of that batch stay in the queue.
     The exception is raised here. The driver receives the messages and calls `write`, whose jobs run on the executors.
+    Raise ConnectError for a session of Spark Connect, whose driver is elsewhere.
 
     Args:
         spark: The session that runs the jobs.
@@ -85,6 +87,7 @@ def drain(
         announce: The HTTP API of a broker whose Pipeline page lists this run, such as `http://127.0.0.1:15672` (default: the
             setting `spark.holtmq.announce` of the session). Nothing is announced without both, or if it is empty.
     """
+    require_classic(spark, "drain")
     broker = BrokerOptions(
         url=url, user=user, password=password, password_env=password_env, password_file=password_file, ca_file=ca_file,
         cert_file=cert_file, key_file=key_file, verify=verify,
