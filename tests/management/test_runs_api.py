@@ -108,6 +108,16 @@ def test_a_job_announces_how_it_ended(http: Http, error: BaseException | None, s
     assert (found["job"], found["rows"], found["state"], found["error"]) == ("route", 7, state, text)
 
 
+def test_a_job_announces_how_it_ended_even_if_its_rows_cannot_be_counted(http: Http) -> None:
+    def count() -> int:
+        raise RuntimeError("the session is stopped")
+
+    with RunAnnouncer("route", Announcement(HttpApi(http.base, "guest", "guest"), "in"), count, explain):
+        pass
+    (found,) = http.get("/api/runs")
+    assert (found["rows"], found["state"]) == (0, "finished")
+
+
 def test_a_job_does_not_depend_on_the_broker_that_hears_of_it() -> None:
     nobody = HttpApi("http://127.0.0.1:1", "guest", "guest")
     with RunAnnouncer("route", Announcement(nobody, "in"), lambda: 7, explain):

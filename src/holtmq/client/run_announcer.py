@@ -45,6 +45,7 @@ class RunAnnouncer:
         self._place = ("runs", about.vhost, str(uuid.uuid4()))
         self._about = {"job": job, "input": about.input, "output": about.output, "queue": about.queue}
         self._rows = rows
+        self._last_rows = 0
         self._explain = explain
         self._end: dict[str, Any] = {}
         self._has_ended = threading.Event()
@@ -76,5 +77,7 @@ class RunAnnouncer:
     def _put(self, state: dict[str, Any]) -> None:
         assert self._api is not None
         about = {name: text[:MAX_TEXT] for name, text in self._about.items()}
+        with suppress(Exception):  # Spark counts the rows, and may be stopped or raise anything: the state matters more
+            self._last_rows = self._rows()
         with suppress(HoltmqError):
-            self._api.put(*self._place, body={**about, "rows": self._rows(), **state})
+            self._api.put(*self._place, body={**about, "rows": self._last_rows, **state})
