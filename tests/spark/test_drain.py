@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
 import pytest
 from pyspark.sql import DataFrame, SparkSession
@@ -56,3 +57,18 @@ def test_messages_stay_in_the_queue_if_they_cannot_be_written(
 def test_options_are_checked_before_the_job_starts(spark: SparkSession) -> None:
     with pytest.raises(InvalidValueError, match="prefetch must be a whole number from 1 to 65535, got 0"):
         drain(spark, "q", DataFrame.count, url="amqp://127.0.0.1:1", prefetch=0)
+
+
+@pytest.mark.parametrize(
+    ("queue", "message"),
+    [
+        (["a,b"], "queue contains the name 'a,b': in a list, expected names without commas, and without spaces around"),
+        (["a", " b"], "queue contains the name ' b': in a list, expected names without commas"),
+        (["a", 3], "queue must be the name of a queue, or a list of names, got 3"),
+        (3, "queue must be the name of a queue, or a list of names, got 3"),
+    ],
+)
+def test_a_list_of_queues_is_a_list_of_names_without_commas(spark: SparkSession, queue: Any, message: str) -> None:
+    """The source gets the names as one text. It would drain the queues a and b instead of the queue a,b."""
+    with pytest.raises(InvalidValueError, match=message):
+        drain(spark, queue, DataFrame.count, url="amqp://127.0.0.1:1")

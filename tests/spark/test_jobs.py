@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import json
 from collections import Counter
+from collections.abc import Callable
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import pyarrow as pa
 import pyarrow.parquet as pq
@@ -15,7 +16,7 @@ from pyspark.errors import PySparkException
 from pyspark.sql import DataFrame, SparkSession
 
 from holtmq import Binding, Exchange, InvalidValueError, Queue, Router, Topology
-from holtmq.spark import Columns, MessageFilter, archive, compact, compare, replay, report, route, route_job
+from holtmq.spark import Columns, MessageFilter, archive, compact, compare, publish, replay, report, route, route_job
 from holtmq.spark.comparison import NothingComparedError
 from holtmq.spark.filesystems import WriteError, filesystem_of, qualify
 from holtmq.spark.locks import FolderLock
@@ -27,6 +28,7 @@ from holtmq.spark.routing_task import RoutingTask, _batch_rows
 from tests.amqp_client import Channel
 from tests.spark.conftest import LiveBroker, wait_until
 
+NO_BROKER = "amqp://127.0.0.1:1"
 SHOP = Topology(
     (Exchange("orders", "topic"), Exchange("desks", "headers")),
     (Queue("food"), Queue("all"), Queue("idle"), Queue("vip")),
@@ -279,6 +281,33 @@ def test_a_comparison_fails_if_no_message_reaches_a_queue_with_either_topology(s
         "The most frequent reason (1 messages): the routing key is null. "
         "Check the virtual host (got 'elsewhere'), the exchange, and the names of the columns"
     )
+
+
+@pytest.mark.parametrize(
+    ("run", "message"),
+    [
+        (
+            lambda _: compare(cast("Any", "lake"), SHOP, SHOP),
+            "messages must be a DataFrame, got 'lake': read the messages with sp",
+        ),
+        (lambda rows: compare(rows, SHOP, SHOP, vhost=cast("Any", 1)), "vhost must be the name of a virtual host, got 1"),
+        (lambda rows: compare(rows, SHOP, SHOP, exchange=cast("Any", 1)), "exchange must be the name of an exchange, or None"),
+        (lambda _: report(cast("Any", SHOP), SHOP), "messages must be a DataFrame, got a Topology"),
+        (lambda rows: report(rows, SHOP, vhost=cast("Any", None)), "vhost must be the name of a virtual host, got None"),
+        (lambda rows: report(rows, SHOP, exchange=cast("Any", 1)), "exchange must be the name of an exchange, or None"),
+        (lambda _: publish(cast("Any", "lake"), url=NO_BROKER), "messages must be a DataFrame, got 'lake'"),
+        (
+            lambda _: replay(cast("Any", "lake"), url=NO_BROKER),
+            r"archive must be a DataFrame, got 'lake': .* read_archive\(spark",
+        ),
+        (lambda rows: replay(rows, url=NO_BROKER, where=cast("Any", "a.#")), "where must be a MessageFilter, such as .*'a.#'"),
+    ],
+)
+def test_arguments_of_another_type_are_refused_before_anything_runs(
+    spark: SparkSession, run: Callable[[DataFrame], object], message: str
+) -> None:
+    with pytest.raises(InvalidValueError, match=message):
+        run(spark.range(1))
 
 
 def test_a_report_counts_everything(spark: SparkSession, traffic: str, tmp_path: Path) -> None:

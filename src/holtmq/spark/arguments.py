@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from pyspark.sql import DataFrame
+
 from holtmq.errors import InvalidValueError
 from holtmq.topology import Topology
 
@@ -17,6 +19,19 @@ def require_topology(name: str, value: object) -> None:
     """Raise InvalidValueError if the value of a parameter is not a Topology."""
     hint = f": read the file with Topology.from_definitions({value!r})" if isinstance(value, str) else ""
     require_type(name, value, Topology, "a Topology", hint)
+
+
+def require_messages(name: str, value: object, reader: str = "spark.read") -> None:
+    """Raise InvalidValueError if the value of a parameter is not a DataFrame."""
+    hint = f": read the messages with {reader} first" if isinstance(value, str) else ""
+    require_type(name, value, DataFrame, "a DataFrame", hint)
+
+
+def require_place(vhost: object, exchange: object) -> None:
+    """Raise InvalidValueError if the parameters `vhost` and `exchange` do not say where messages are published."""
+    require_type("vhost", vhost, str, "the name of a virtual host")
+    if exchange is not None:
+        require_type("exchange", exchange, str, "the name of an exchange, or None for the exchange column")
 
 
 def require_one_of(name: str, value: str, expected: tuple[str, ...]) -> None:

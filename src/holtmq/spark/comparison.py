@@ -19,7 +19,7 @@ from pyspark.sql import functions as F
 
 from holtmq.errors import HoltmqError, InvalidValueError
 from holtmq.routing import Router
-from holtmq.spark.arguments import require_topology
+from holtmq.spark.arguments import require_messages, require_place, require_topology
 from holtmq.spark.deprecated_names import OldToJson
 from holtmq.spark.packed_topology import PackedTopology
 from holtmq.spark.routing_inputs import RoutingInputs
@@ -135,8 +135,10 @@ def compare(
         columns: The names of the columns for routing key, exchange and headers.
         keys_shown: The maximum number of keys in the result.
     """
+    require_messages("messages", messages)
     require_topology("before", before)
     require_topology("after", after)
+    require_place(vhost, exchange)
     require_columns(columns)
     inputs = RoutingInputs.of(Router(before, vhost), Router(after, vhost))
     signature = Signature.of(messages, columns, exchange, inputs)

@@ -16,7 +16,7 @@ from pyspark.sql import functions as F
 from holtmq.errors import InvalidValueError
 from holtmq.routing import Router
 from holtmq.spark.added_columns import AddedColumns
-from holtmq.spark.arguments import require_one_of, require_type
+from holtmq.spark.arguments import require_messages, require_one_of
 from holtmq.spark.arrow_plan import with_routes_by_arrow
 from holtmq.spark.input_plan import InputPlan
 from holtmq.spark.join_plan import JoinedMessages, with_routes_by_join
@@ -73,7 +73,7 @@ def route(
 
 def route_messages(messages: DataFrame, request: RoutingRequest, plan: Plan = "auto") -> DataFrame:
     """Return the deliveries that a request asks for. Runs on the driver, as `route` does."""
-    require_type("messages", messages, DataFrame, "a DataFrame")
+    require_messages("messages", messages)
     require_one_of("plan", plan, PLANS)
     router = request.make_router()
     spec = RoutingSpec.of(request, router)

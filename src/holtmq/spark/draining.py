@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import shutil
 import tempfile
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
@@ -19,9 +19,11 @@ from pyspark.errors import StreamingQueryException
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.streaming.query import StreamingQuery
 
+from holtmq.errors import InvalidValueError
 from holtmq.spark.amqp.amqp_options import PREFETCH, RECEIVERS, SEGMENT_ROWS, BrokerOptions, StreamOptions
 from holtmq.spark.amqp.source import register_source
 from holtmq.spark.amqp.stream_metrics import messages_read
+from holtmq.spark.arguments import require_type
 from holtmq.spark.connect import require_classic
 from holtmq.spark.job_announcement import announced
 
@@ -88,12 +90,13 @@ def drain(
             setting `spark.holtmq.announce` of the session). Nothing is announced without both, or if it is empty.
     """
     require_classic(spark, "drain")
+    names = _names(queue)
     broker = BrokerOptions(
         url=url, user=user, password=password, password_env=password_env, password_file=password_file, ca_file=ca_file,
         cert_file=cert_file, key_file=key_file, verify=verify,
     )  # fmt: skip
     stream = StreamOptions(
-        queue=queue if isinstance(queue, str) else None, queues=None if isinstance(queue, str) else ",".join(queue),
+        queue=queue if isinstance(queue, str) else None, queues=None if isinstance(queue, str) else ",".join(names),
         receivers=receivers, prefetch=prefetch, max_messages_per_trigger=max_messages_per_trigger,
         segment_rows=segment_rows, spool=spool,
     )  # fmt: skip
@@ -115,11 +118,10 @@ def drain(
     register_source(spark)
     messages = spark.readStream.format("amqp").options(**broker.to_spark(), **stream.to_spark()).load()
     checkpoint = Path(tempfile.mkdtemp(prefix="holtmq-drain-"))
-    names = ", ".join(stream.named())
     try:
         writer = messages.writeStream.foreachBatch(process).option("checkpointLocation", checkpoint.as_uri())
-        writer = writer.queryName(f"drain of {names}").trigger(availableNow=True)
-        with announced(spark, broker, announce, "drain", lambda: messages_read(query) if query else 0, queue=names):
+        writer = writer.queryName(f"drain of {', '.join(names)}").trigger(availableNow=True)
+        with announced(spark, broker, announce, "drain", lambda: messages_read(query) if query else 0, queue=", ".join(names)):
             query = writer.start()
             try:
                 query.awaitTermination()
@@ -132,3 +134,19 @@ def drain(
     finally:
         shutil.rmtree(checkpoint, ignore_errors=True)
     return DrainSummary(messages_read(query), batches)
+
+
+def _names(queue: str | Sequence[str]) -> list[str]:
+    """Return the names of the queues. Raise InvalidValueError for a list that the option `queues` cannot express."""
+    if isinstance(queue, str):
+        return [queue]
+    require_type("queue", queue, Iterable, "the name of a queue, or a list of names")
+    names = list(queue)
+    for name in names:
+        require_type("queue", name, str, "the name of a queue, or a list of names")
+        if "," in name or name != name.strip():
+            raise InvalidValueError(
+                f"queue contains the name {name!r}: in a list, expected names without commas, and without spaces around them. "
+                "Drain that queue alone"
+            )
+    return names

@@ -11,6 +11,7 @@ from pyspark.sql import DataFrame
 from holtmq.client.publisher import RETRIES, WINDOW, ReceivedConfirms
 from holtmq.spark.amqp.amqp_options import BrokerOptions, PublishOptions
 from holtmq.spark.amqp.row_publisher import RowPublisher
+from holtmq.spark.arguments import require_messages
 from holtmq.spark.deprecated_names import accept_old_keywords
 
 CONFIRMS = "confirmed long, returned long, retried long, first_return string"
@@ -64,6 +65,7 @@ def publish(
         rate: The maximum message rate of each task, in messages per second (0: no limit).
         publisher: The name under which a HoltMQ stream recognises messages that are published again, and stores them once.
     """
+    require_messages("messages", messages)
     broker = BrokerOptions(
         url=url, user=user, password=password, password_env=password_env, password_file=password_file, ca_file=ca_file,
         cert_file=cert_file, key_file=key_file, verify=verify,

@@ -15,6 +15,7 @@ from holtmq.client.publisher import RETRIES, WINDOW, ReceivedConfirms
 from holtmq.errors import InvalidValueError
 from holtmq.spark.amqp.amqp_options import BrokerOptions, PublishOptions
 from holtmq.spark.amqp.columns import RAW_COLUMNS, SCHEMA
+from holtmq.spark.arguments import require_messages, require_type
 from holtmq.spark.deliveries import route
 from holtmq.spark.deprecated_names import OldToJson, accept_old_keywords
 from holtmq.spark.job_announcement import announced
@@ -140,6 +141,8 @@ def replay(
         announce: The HTTP API of a broker whose Pipeline page lists this run, such as `http://127.0.0.1:15672` (default: the
             setting `spark.holtmq.announce` of the session). Nothing is announced without both, or if it is empty.
     """
+    require_messages("archive", archive, "read_archive(spark, path)")
+    require_type("where", where, MessageFilter, "a MessageFilter, such as MessageFilter(key='orders.#')")
     broker = BrokerOptions(
         url=url, user=user, password=password, password_env=password_env, password_file=password_file, ca_file=ca_file,
         cert_file=cert_file, key_file=key_file, verify=verify,

@@ -7,7 +7,7 @@ from typing import Literal, TypeAlias
 
 from holtmq.routing import Router
 from holtmq.spark.added_columns import QUEUE_AND_REASON, AddedColumns
-from holtmq.spark.arguments import require_one_of, require_topology, require_type
+from holtmq.spark.arguments import require_one_of, require_place, require_topology, require_type
 from holtmq.topology import DEFAULT_VHOST, Topology
 
 Unroutable: TypeAlias = Literal["keep", "drop", "only"]
@@ -44,9 +44,7 @@ class RoutingRequest:
 
     def __post_init__(self) -> None:
         require_topology("topology", self.topology)
-        require_type("vhost", self.vhost, str, "the name of a virtual host")
-        if self.exchange is not None:
-            require_type("exchange", self.exchange, str, "the name of an exchange, or None for the exchange column")
+        require_place(self.vhost, self.exchange)
         require_columns(self.columns)
         require_one_of("unroutable", self.unroutable, UNROUTABLE)
 

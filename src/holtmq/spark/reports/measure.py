@@ -14,7 +14,7 @@ from pyspark.sql import functions as F
 
 from holtmq.errors import HoltmqError
 from holtmq.routing import Router
-from holtmq.spark.arguments import require_topology
+from holtmq.spark.arguments import require_messages, require_place, require_topology
 from holtmq.spark.comparison import count_signatures
 from holtmq.spark.deliveries import route
 from holtmq.spark.packed_topology import PackedTopology
@@ -77,7 +77,9 @@ def report(
         body: The column that contains the body, for the number of bytes. It may be missing.
         shown: The maximum length of the lists of keys, prefixes, reasons and overlaps.
     """
+    require_messages("messages", messages)
     require_topology("topology", topology)
+    require_place(vhost, exchange)
     require_columns(columns)
     router = Router(topology, vhost)
     signature = Signature.of(messages, columns, exchange, RoutingInputs.of(router))
