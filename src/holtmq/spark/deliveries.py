@@ -78,7 +78,7 @@ def route_messages(messages: DataFrame, request: RoutingRequest, plan: Plan = "a
     router = request.make_router()
     spec = RoutingSpec.of(request, router)
     signature = Signature.of(messages, request.columns, request.exchange, spec.inputs)
-    MessageColumns(messages).require_free(spec.added.names)
+    MessageColumns.of(messages).require_free(spec.added.names)
     joined = _joined(messages, signature, spec, router, plan) if plan != "arrow" else None
     routed = with_routes_by_arrow(messages, signature.parts, spec, ROUTES) if joined is None else joined.messages
     if joined is None or joined.is_repeated:

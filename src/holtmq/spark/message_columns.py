@@ -15,9 +15,15 @@ CASE_RULE = "spark.sql.caseSensitive"
 class MessageColumns:
     """The columns of a DataFrame. Spark ignores the case of their names, unless `spark.sql.caseSensitive` is true."""
 
-    def __init__(self, messages: DataFrame) -> None:
-        self._fields = list(messages.schema)
-        self._is_case_sensitive = str(messages.sparkSession.conf.get(CASE_RULE, "false")).lower() == "true"
+    def __init__(self, fields: Iterable[StructField], *, is_case_sensitive: bool) -> None:
+        self._fields = list(fields)
+        self._is_case_sensitive = is_case_sensitive
+
+    @classmethod
+    def of(cls, messages: DataFrame) -> MessageColumns:
+        """Return the columns of a DataFrame, with the rule of its session."""
+        rule = str(messages.sparkSession.conf.get(CASE_RULE, "false"))
+        return cls(messages.schema, is_case_sensitive=rule.lower() == "true")
 
     def find(self, name: str) -> StructField | None:
         """Return the column with this name, or None. Raise InvalidValueError if there are several."""

@@ -137,7 +137,7 @@ def _route_files(
     """Let tasks read and write the files, or return None if types or file systems do not allow that."""
     spec = replace(RoutingSpec.of(request, request.make_router()), unroutable=request.unroutable)
     signature = Signature.of(messages, request.columns, request.exchange, spec.inputs)
-    MessageColumns(messages).require_free(spec.added.names)
+    MessageColumns.of(messages).require_free(spec.added.names)
     parts = signature.text_columns()
     files = _files(spark, source, target, messages) if parts is not None else None
     if parts is None or files is None:

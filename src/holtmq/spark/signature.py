@@ -11,7 +11,7 @@ from dataclasses import dataclass, replace
 
 from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F
-from pyspark.sql.types import BinaryType, DataType, IntegralType, NullType, StringType
+from pyspark.sql.types import BinaryType, IntegralType, NullType, StringType, StructField
 
 from holtmq.errors import InvalidValueError
 from holtmq.spark.headers_column import headers_text
@@ -45,7 +45,7 @@ class Signature:
     @classmethod
     def of(cls, messages: DataFrame, columns: Columns, exchange: str | None, inputs: RoutingInputs) -> Signature:
         """Find the signature of these messages, which all go to `exchange` if it is not None. Runs on the driver."""
-        found = MessageColumns(messages)
+        found = MessageColumns.of(messages)
         key = _text_part(messages, found, columns.routing_key, "routing key")
         source = _text_part(messages, found, columns.exchange, "exchange") if exchange is None else None
         return cls(key, source, _headers_part(messages, found, columns.headers, inputs.header_names))
@@ -76,14 +76,17 @@ class Signature:
 
 def _text_part(messages: DataFrame, found: MessageColumns, name: str, what: str) -> SignaturePart:
     field = found.require(name, what)
+    require_text_type(field, what)
     column = messages[quote_name(field.name)]
-    match field.dataType:
-        case StringType():
-            return SignaturePart(_plain_text(column, field.dataType), field.name)
-        case BinaryType() | IntegralType() | NullType():
-            return SignaturePart(column.cast("string"), None)
-        case _:
-            raise _refused(field.name, what, field.dataType, TEXT_TYPES)
+    if isinstance(field.dataType, StringType):
+        return SignaturePart(_plain_text(column, field.dataType), field.name)
+    return SignaturePart(column.cast("string"), None)
+
+
+def require_text_type(field: StructField, what: str) -> None:
+    """Raise InvalidValueError if the values of a column cannot be routing keys or names of exchanges."""
+    if not isinstance(field.dataType, StringType | BinaryType | IntegralType | NullType):
+        raise refused_type(field, what, TEXT_TYPES)
 
 
 def _headers_part(messages: DataFrame, found: MessageColumns, name: str, decisive: Collection[str]) -> SignaturePart | None:
@@ -95,7 +98,7 @@ def _headers_part(messages: DataFrame, found: MessageColumns, name: str, decisiv
         column, text_column = _plain_text(column, field.dataType), field.name
     text = headers_text(column, field.dataType, decisive)
     if text is None:
-        raise _refused(field.name, "headers", field.dataType, HEADERS_TYPES)
+        raise refused_type(field, "headers", HEADERS_TYPES)
     return SignaturePart(text, text_column)
 
 
@@ -104,5 +107,7 @@ def _plain_text(column: Column, type_: StringType) -> Column:
     return column if type_.isUTF8BinaryCollation() else F.collate(column, "UTF8_BINARY")
 
 
-def _refused(name: str, what: str, type_: DataType, expected: str) -> InvalidValueError:
-    return InvalidValueError(f"the column {name!r} for the {what} has type {type_.simpleString()}: expected {expected}")
+def refused_type(field: StructField, what: str, expected: str) -> InvalidValueError:
+    """Return the error for a column whose type is not one of those expected."""
+    seen = field.dataType.simpleString()
+    return InvalidValueError(f"the column {field.name!r} for the {what} has type {seen}: expected {expected}")

@@ -5,55 +5,84 @@ The driver reads the topology and sends it to the executors, which route each di
 
 from __future__ import annotations
 
-import json
-from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass, field
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
 from functools import lru_cache
 from typing import Any, cast
 
+import numpy as np
+import pyarrow as pa
 from pyspark.sql import Row, SparkSession
 from pyspark.sql import functions as F
-from pyspark.sql.types import ArrayType, StringType, StructField, StructType
-from pyspark.sql.udtf import AnalyzeArgument, AnalyzeResult, UserDefinedTableFunction
+from pyspark.sql.types import ArrayType, MapType, NullType, StringType, StructField, StructType
+from pyspark.sql.udtf import AnalyzeArgument, AnalyzeResult, SelectedColumn, UserDefinedTableFunction
 
 from holtmq.errors import InvalidValueError
 from holtmq.routing import Router
-from holtmq.spark.comparison import queues_of
+from holtmq.spark.added_columns import QUEUE_AND_REASON
+from holtmq.spark.message_columns import MessageColumns
 from holtmq.spark.packed_topology import PackedTopology
-from holtmq.spark.route_cache import SIGNATURES_KEPT
-from holtmq.table import FieldValue
-from holtmq.table_json import to_json
+from holtmq.spark.route_cache import SIGNATURES_KEPT, RouteCache
+from holtmq.spark.route_outcome import RouteOutcome
+from holtmq.spark.routing_inputs import RoutingInputs
+from holtmq.spark.routing_spec import RoutingSpec
+from holtmq.spark.signature import refused_type, require_text_type
+from holtmq.spark.signature_batch import SignatureBatch
+from holtmq.spark.signature_value import Text
+from holtmq.spark.sql_arguments import HEADERS_TYPES, headers_column, headers_text, text_column, text_of
 from holtmq.topology import DEFAULT_VHOST, Topology
 
 ROUTE, QUEUES = "holtmq_route", "holtmq_queues"
-ADDED = ("queue", "reason")
-PLAIN = (str, bool, int, float, bytes)
-"""The types of header values that mean the same in Spark, Python and AMQP."""
-Find = Callable[[str | None, str | None, str | None], tuple[tuple[str, ...], str | None]]
-"""The queues of a signature, and the reason if no broker would accept it."""
+NOTHING = "CAST(NULL AS BINARY)"
+Find = Callable[[Text, Text, Text], RouteOutcome]
+"""Routes the signature of a message."""
 
 
 def register_functions(spark: SparkSession, topology: Topology | None, vhost: str) -> None:
     """Add `holtmq_route` and, for a topology, `holtmq_queues` to the SQL of a session. Runs on the driver."""
     spark.udtf.register(ROUTE, cast("UserDefinedTableFunction", F.udtf(RouteFunction, useArrow=False)))
-    if topology is not None:
-        spark.udf.register(QUEUES, F.udf(QueuesFunction(topology, vhost), ArrayType(StringType()), useArrow=True))
+    if topology is None:
+        return
+    function, result = QueuesFunction(topology, vhost), ArrayType(StringType())
+    if hasattr(F, "arrow_udf"):
+        spark.udf.register(QUEUES, F.arrow_udf(function.find_all, result))
+    else:  # before Spark 4.1
+        spark.udf.register(QUEUES, F.udf(function.find, result, useArrow=True))
 
 
 class QueuesFunction:
-    """`holtmq_queues(exchange, routing_key, headers)`. Created on the driver, called on the executors once per message."""
+    """`holtmq_queues(exchange, routing_key, headers)`. Created on the driver, called on the executors.
+
+    The names of the parameters are those of the arguments in SQL.
+    """
 
     def __init__(self, topology: Topology, vhost: str) -> None:
-        Router(topology, vhost)  # raises an error where the user sees it: on the driver
-        self._topology = PackedTopology.of(topology, vhost)
+        router = Router(topology, vhost)  # raises an error where the user sees it: on the driver
+        self._spec = RoutingSpec(PackedTopology.of(topology, vhost), RoutingInputs.of(router))
         self._find: Find | None = None
 
-    def __call__(self, exchange: str | None, routing_key: str | None, headers: Any = None) -> list[str] | None:
-        """Return the queues that a message reaches, or None if no broker would accept it."""
+    def find_all(self, exchange: pa.Array, routing_key: pa.Array, headers: pa.Array = None) -> pa.Array:
+        """Return the queues that each message reaches, or null if no broker would accept it. Called once per batch."""
+        cache = RouteCache.shared(self._spec)
+        keys, exchanges = text_column(routing_key, "routing key"), text_column(exchange, "exchange")
+        outcomes = cache.outcomes(SignatureBatch(keys, exchanges, headers_column(headers)))
+        return pa.concat_arrays([_queues(lists) for lists in cache.lists(outcomes)] or [pa.array([], pa.list_(pa.string()))])
+
+    def find(self, exchange: Any, routing_key: Any, headers: Any = None) -> list[str] | None:
+        """Do the same for one message, for versions of Spark without Arrow functions."""
         if self._find is None:
-            self._find = remembering(self._topology)
-        queues, reason = self._find(exchange, routing_key, headers_text(headers))
-        return list(queues) if reason is None else None
+            self._find = remembering(self._spec.topology)
+        outcome = self._find(text_of(exchange, "exchange"), text_of(routing_key, "routing key"), headers_text(headers))
+        return [queue for queue in outcome.queues if queue is not None] if outcome.reason is None else None
+
+
+def _queues(lists: pa.ListArray) -> pa.ListArray:
+    """Return the queues in lists of rows, or null instead of a row with a reason. A list has at least one row."""
+    rows, offsets = lists.values, lists.offsets.to_numpy()
+    queues, is_refused = rows.field("queue"), rows.field("reason").is_valid().to_numpy(zero_copy_only=False)
+    before = np.concatenate([[0], np.cumsum(queues.is_valid().to_numpy(zero_copy_only=False))])
+    new_offsets, mask = pa.array(before[offsets], pa.int32()), pa.array(is_refused[offsets[:-1]])
+    return pa.ListArray.from_arrays(new_offsets, queues.drop_null(), mask=mask)
 
 
 @dataclass
@@ -62,8 +91,6 @@ class RouteAnalysis(AnalyzeResult):
 
     topology: PackedTopology | None = None
     exchange: str | None = None
-    places: dict[str, int | None] = field(default_factory=dict)
-    """The index of each column of the signature, or None if the messages lack it."""
 
 
 class RouteFunction:
@@ -76,7 +103,7 @@ class RouteFunction:
         assert analysis.topology is not None
         self._find = remembering(analysis.topology)
         self._exchange = analysis.exchange
-        self._places = analysis.places
+        self._width = len(analysis.schema) - len(QUEUE_AND_REASON.names)
 
     @staticmethod
     def analyze(
@@ -94,41 +121,61 @@ class RouteFunction:
         fixed = _constant(exchange, "exchange")
         if fixed is not None:
             router.require_publishable(fixed)
-        columns = [each.name for each in messages.dataType]
-        wanted = ("routing_key", "headers") if fixed is not None else ("exchange", "routing_key", "headers")
-        places = {column: _place(columns, column) for column in wanted}
-        taken = [column for column in columns if column.lower() in ADDED]
-        if taken:
-            raise InvalidValueError(f"{ROUTE}: the messages already have a column {taken[0]!r}, which routing adds: rename it")
-        schema = StructType([*messages.dataType, *(StructField(column, StringType()) for column in ADDED)])
-        return RouteAnalysis(schema, topology=PackedTopology.of(topology, name), exchange=fixed, places=places)
+        columns = messages.dataType
+        MessageColumns(columns, is_case_sensitive=False).require_free(QUEUE_AND_REASON.names)
+        select = [
+            SelectedColumn("struct(*)", "message"),
+            SelectedColumn(_text_expression(columns, "routing_key", "routing key"), "routing_key"),
+            SelectedColumn(_text_expression(columns, "exchange", "exchange") if fixed is None else NOTHING, "exchange"),
+            SelectedColumn(_headers_expression(columns), "headers"),
+        ]
+        schema = StructType([*columns, *(StructField(name, type_) for name, type_ in QUEUE_AND_REASON.types.items())])
+        return RouteAnalysis(schema, select=select, topology=PackedTopology.of(topology, name), exchange=fixed)
 
-    def eval(self, message: Row, *_: object, **__: object) -> Iterator[tuple[Any, ...]]:
+    def eval(self, selected: Row, *_: object, **__: object) -> Iterator[tuple[Any, ...]]:
         """Yield the message once for each queue that it reaches, or once with the reason if a broker would refuse it."""
-        exchange = self._exchange if self._exchange is not None else self._value(message, "exchange")
-        queues, reason = self._find(
-            exchange, self._value(message, "routing_key"), headers_text(self._value(message, "headers"))
+        message, key, exchange, headers = selected
+        source = self._exchange if self._exchange is not None else text_of(exchange, "exchange")
+        outcome = self._find(source, text_of(key, "routing key"), headers_text(headers))
+        columns = message[: self._width]  # with PARTITION BY, Spark adds columns
+        for queue in outcome.queues:
+            yield (*columns, queue, outcome.reason)
+
+
+def _text_expression(columns: StructType, name: str, what: str) -> str:
+    """Return SQL for the bytes of a text column: Spark replaces what is not UTF-8 in a string on its way to Python."""
+    field = _find_column(columns, name)
+    if field is None:
+        hint = ", or pass exchange => 'name' if all messages go to one exchange" if name == "exchange" else ""
+        raise InvalidValueError(
+            f"{ROUTE}: the messages have no column {name}: found the columns {', '.join(columns.names)}. "
+            f"Rename the right one, as in TABLE(SELECT *, key AS {name} FROM messages){hint}"
         )
-        for queue in queues or (None,):
-            yield (*message, queue, reason)
-
-    def _value(self, message: Row, column: str) -> Any:
-        place = self._places[column]
-        return None if place is None else message[place]
+    require_text_type(field, what)
+    return f"CAST(CAST({name} AS STRING) AS BINARY)"
 
 
-def _place(columns: list[str], wanted: str) -> int | None:
-    """Return the index of a column. Spark's column names are case-insensitive."""
-    found = [index for index, name in enumerate(columns) if name.lower() == wanted]
-    if found:
-        return found[0]
-    if wanted == "headers":
-        return None
-    hint = ", or pass exchange => 'name' if all messages go to one exchange" if wanted == "exchange" else ""
-    raise InvalidValueError(
-        f"{ROUTE}: the messages have no column {wanted}: found the columns {', '.join(columns)}. "
-        f"Rename the right one, as in TABLE(SELECT *, key AS {wanted} FROM messages){hint}"
-    )
+def _headers_expression(columns: StructType) -> str:
+    """Return SQL for the headers: the bytes of JSON text, a map or a struct."""
+    field = _find_column(columns, "headers")
+    if field is None or isinstance(field.dataType, NullType):
+        return NOTHING
+    match field.dataType:
+        case StringType():
+            return "CAST(headers AS BINARY)"
+        case MapType(keyType=StringType()) | StructType():
+            return "headers"
+    raise refused_type(field, "headers", HEADERS_TYPES)
+
+
+def _find_column(columns: StructType, name: str) -> StructField | None:
+    """Return the column with this name, or None.
+
+    `analyze` does not know `spark.sql.caseSensitive`. It prefers the column with exactly this name. Spark applies its rule when
+    it resolves the expressions, and fails if another column, several or none have the name then.
+    """
+    exact = MessageColumns(columns, is_case_sensitive=True).find(name)
+    return exact or MessageColumns(columns, is_case_sensitive=False).find(name)
 
 
 def _required(argument: AnalyzeArgument, name: str) -> str:
@@ -151,31 +198,7 @@ def remembering(topology: PackedTopology) -> Find:
     router = topology.router()
 
     @lru_cache(maxsize=SIGNATURES_KEPT)
-    def find(exchange: str | None, key: str | None, headers: str | None) -> tuple[tuple[str, ...], str | None]:
-        return queues_of(router, exchange, key, headers)
+    def find(exchange: Text, key: Text, headers: Text) -> RouteOutcome:
+        return RouteOutcome.of(router, (exchange, key, headers), QUEUE_AND_REASON)
 
     return find
-
-
-def headers_text(headers: Any) -> str | None:
-    """Return headers as JSON text in the notation of `table_json`. They are JSON text, a map or a struct."""
-    if headers is None or isinstance(headers, str):
-        return headers
-    if not isinstance(headers, Mapping | Row):
-        raise InvalidValueError(f"headers must be JSON text, a map or a struct, got {type(headers).__name__}")
-    return json.dumps(to_json(_field_value(headers)))
-
-
-def _field_value(value: Any) -> FieldValue:
-    if isinstance(value, Row):  # a struct has all its fields in each row, so null means that a message lacks the header
-        return {name: _field_value(item) for name, item in value.asDict().items() if item is not None}
-    if isinstance(value, Mapping):
-        return {name: _field_value(item) for name, item in value.items()}
-    if isinstance(value, list | tuple):
-        return [_field_value(item) for item in value]
-    if value is None or isinstance(value, PLAIN):
-        return value
-    raise InvalidValueError(
-        f"headers contain a value of type {type(value).__name__}: expected text, numbers, booleans or binary. "
-        'Write other values as JSON text, such as {"when": {"$timestamp": 1700000000}}'
-    )
