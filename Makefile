@@ -16,7 +16,7 @@ test: $(READY)  ## run all tests
 OLDEST := $(VENV)-oldest-spark
 test-oldest-spark: $(OLDEST)/.ready  ## run the tests of routing on the oldest Spark that is supported
 	PYTHONPATH=src $(OLDEST)/bin/python -m pytest -W ignore::ResourceWarning -W ignore::pytest.PytestUnraisableExceptionWarning \
-		tests/spark/test_route.py tests/spark/test_sql_functions.py tests/spark/test_versions.py
+		tests/spark/test_route.py tests/spark/test_sql_functions.py tests/spark/test_conformance.py tests/spark/test_versions.py
 
 HOURS ?= 1
 soak: $(READY)  ## run faults against the broker and the embedded queue for HOURS, or with one SEED only
