@@ -47,7 +47,6 @@ bench: $(READY)  ## measure against peers; numbers and plots go to benchmarks/
 	$(BIN)/python -m benchmarks.stalls
 	$(BIN)/python -m benchmarks.pipeline
 	$(BIN)/python -m benchmarks.pipeline_stream
-	$(BIN)/python -m benchmarks.streams
 
 TIME ?= 120
 fuzz: $(READY)  ## fuzz every parser with atheris, for TIME seconds each (x86-64 Linux); findings go to .fuzz/
