@@ -104,3 +104,26 @@ def test_metrics_can_require_a_login() -> None:
             assert node.http.as_user(None).call("GET", path).status == 401
             assert node.http.as_user("clerk:p").call("GET", path).status == 401
             assert node.http.as_user("watcher:p").call("GET", path).status == 200
+
+
+def test_consumers_of_a_stream_with_equal_tags_have_their_own_series(node: Node) -> None:
+    with node.connect() as one, node.connect() as other:
+        one.channel().declare("s", durable=True, queue_type="stream")
+        publisher = one.channel(9)
+        publisher.confirm()
+        for number in range(5):
+            publisher.publish("", "s", b"%d" % number)
+            publisher.next()
+        channels = [one.channel(2), one.channel(3), other.channel(2)]
+        for prefetch, channel in enumerate(channels, 1):
+            channel.qos(prefetch)
+            channel.consume("s", "c", arguments={"x-stream-offset": 0})
+            channel.bodies(prefetch)
+        names = {consumer["channel_details"]["name"] for consumer in node.http.get("/api/queues/%2F/s")["consumer_details"]}
+        metrics = samples(node, "/metrics/per-object")
+    lags, offsets = (metrics[f"holtmq_stream_consumer_{name}"] for name in ("lag", "offset"))
+    assert [sorted(each.values()) for each in (lags, offsets)] == [[2, 3, 4], [1, 2, 3]]
+    labels = [dict(each) for each in lags]
+    assert {each["channel"] for each in labels} == names
+    assert len({each["connection"] for each in labels}) == 2
+    assert {(each["vhost"], each["queue"], each["consumer"]) for each in labels} == {("/", "s", "c")}

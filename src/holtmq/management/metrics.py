@@ -14,6 +14,7 @@ from typing import NamedTuple, TypeAlias
 
 from starlette.responses import Response
 
+from holtmq.broker.consumer import Consumer
 from holtmq.broker.stream_queue import StreamQueue
 from holtmq.broker.traffic import Inflow, Outflow, Traffic
 from holtmq.compatibility import RABBITMQ_VERSION
@@ -273,8 +274,24 @@ def _streams_one_by_one(node: Node) -> Iterator[Iterable[str]]:
     yield _gauge("holtmq_stream_next_offset", "Offset of the next message to be stored in a stream.", following)
     chunks = [(labels, extent.chunks) for labels, extent in extents]
     yield _gauge("holtmq_stream_segments", "Chunks of a stream.", chunks)
-    lags = [({**labels, "consumer": one.tag}, queue.lag_of(one)) for queue, labels in streams for one in queue.consumers]
+    consumers = list(_stream_consumers(node, streams))
+    offsets = [(labels, queue.next_offset_of(consumer)) for queue, consumer, labels in consumers]
+    yield _gauge("holtmq_stream_consumer_offset", "Offset of the next message of a stream for a consumer.", offsets)
+    lags = [(labels, queue.lag_of(consumer)) for queue, consumer, labels in consumers]
     yield _gauge("holtmq_stream_consumer_lag", "Messages of a stream that a consumer has not received yet.", lags)
+
+
+def _stream_consumers(
+    node: Node, streams: Iterable[tuple[StreamQueue, dict[str, str]]]
+) -> Iterator[tuple[StreamQueue, Consumer, dict[str, str]]]:
+    """Yield the consumers of streams with their labels. A tag is unique in its channel only, so the channel is a label too."""
+    names = {client.session: client.name for client in node.clients}
+    for queue, labels in streams:
+        for consumer in queue.consumers:
+            connection = names.get(consumer.channel.session)
+            if connection is not None:  # None if it has just been closed
+                channel = {"connection": connection, "channel": f"{connection} ({consumer.channel.number})"}
+                yield queue, consumer, {**labels, **channel, "consumer": consumer.tag}
 
 
 def _column(rows: Sequence[QueueRow], place: int) -> Iterator[Sample]:
