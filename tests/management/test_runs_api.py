@@ -11,6 +11,7 @@ from holtmq.client.run_announcer import Announcement, RunAnnouncer
 from holtmq.errors import NotAllowedError
 from holtmq.management import pipeline_runs
 from holtmq.management.pipeline_runs import LOST_S, Run, Runs
+from tests.deadline import eventually
 from tests.management.conftest import Node
 from tests.management.http import Http
 
@@ -49,6 +50,16 @@ def test_a_run_is_announced_updated_and_listed_with_the_lag_of_its_queue(node: N
     assert ended["started_at"] == found["started_at"]
 
 
+def test_the_lag_of_a_job_on_a_stream_is_what_the_job_announces(node: Node, http: Http) -> None:
+    http.put("/api/queues/%2F/orders", {"durable": True, "arguments": {"x-queue-type": "stream"}})
+    with node.connect() as amqp:
+        amqp.channel().put("orders", b"m", b"m", b"m")
+        amqp.channel(2).settle()
+    for announced, shown in (({}, None), ({"lag": 2}, 2), ({"lag": 0}, 0), ({"lag": 1, "state": "finished"}, None)):
+        http.put("/api/runs/%2F/one", {**ARCHIVE, **announced})
+        assert [run["lag"] for run in http.get("/api/runs")] == [shown]
+
+
 def test_a_run_is_for_those_who_can_enter_its_vhost_and_changed_by_its_user_only(http: Http) -> None:
     http.put("/api/vhosts/shop")
     for user, tag in (("clerk", "management"), ("watcher", "monitoring"), ("nobody", "management"), ("untagged", "")):
@@ -67,7 +78,17 @@ def test_a_run_is_for_those_who_can_enter_its_vhost_and_changed_by_its_user_only
 
 @pytest.mark.parametrize(
     "wrong",
-    [{"state": "lost"}, {"rows": -1}, {"rows": 2**60}, {"input": "x" * 1001}, {"job": 3}, {"rows": "many"}, {"error": []}],
+    [
+        {"state": "lost"},
+        {"rows": -1},
+        {"rows": 2**60},
+        {"input": "x" * 1001},
+        {"lag": -1},
+        {"lag": None},
+        {"job": 3},
+        {"rows": "many"},
+        {"error": []},
+    ],
 )
 def test_a_wrong_announcement_is_refused(http: Http, wrong: dict[str, Any]) -> None:
     assert http.put("/api/runs/%2F/one", {**ARCHIVE, **wrong}) == 400
@@ -116,6 +137,12 @@ def test_a_job_announces_how_it_ended_even_if_its_rows_cannot_be_counted(http: H
         pass
     (found,) = http.get("/api/runs")
     assert (found["rows"], found["state"]) == (0, "finished")
+
+
+def test_a_job_announces_its_lag(http: Http) -> None:
+    about = Announcement(HttpApi(http.base, "guest", "guest"), "in", "out", queue="orders")
+    with RunAnnouncer("archive", about, lambda: 7, explain, lambda: 5):
+        assert eventually(lambda: [run["lag"] for run in http.get("/api/runs")], "the announcement") == [5]
 
 
 def test_a_job_does_not_depend_on_the_broker_that_hears_of_it() -> None:

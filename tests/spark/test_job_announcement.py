@@ -8,10 +8,12 @@ from pathlib import Path
 import pytest
 from pyspark.sql import SparkSession
 
+from holtmq.client import run_announcer
 from holtmq.errors import InvalidValueError
 from holtmq.spark import archive, drain, read_archive, replay
 from holtmq.spark.amqp.amqp_options import BrokerOptions
 from holtmq.spark.job_announcement import SETTING, announced
+from tests.deadline import eventually
 from tests.management.conftest import Node, running_node
 
 
@@ -43,6 +45,29 @@ def test_archive_replay_and_drain_are_listed_by_the_broker(spark: SparkSession, 
     outputs = {run["job"]: (run["input"], run["output"]) for run in node.http.get("/api/runs")}
     assert outputs["archive"] == (f"{url}, queue q", target)
     assert outputs["replay"][1] == url
+
+
+@pytest.mark.usefixtures("setting")
+def test_an_archive_of_a_stream_announces_its_lag(
+    spark: SparkSession, node: Node, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(run_announcer, "PERIOD_S", 0.05)
+    with node.connect() as amqp:
+        amqp.channel().declare("s", durable=True, queue_type="stream")
+        amqp.channel(2).put("s", *[b"m"] * 20)
+        amqp.channel(3).settle()
+    lags: list[int] = []
+
+    def look(messages: int) -> None:
+        if messages == 20:  # in the second micro-batch: Spark knows the progress of the first one
+            lags.extend(eventually(lambda: [run["lag"] for run in node.http.get("/api/runs") if run["lag"]], "the lag"))
+
+    url = f"amqp://127.0.0.1:{node.amqp_port}"
+    archive(
+        spark, "s", str(tmp_path), url=url, starting_offsets="earliest", max_messages_per_trigger=15, compact=False,
+        format="json", progress=look,
+    )  # fmt: skip
+    assert lags == [20]
 
 
 @pytest.mark.usefixtures("setting")

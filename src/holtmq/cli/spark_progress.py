@@ -103,10 +103,10 @@ class SparkProgress:
             self._task,
             completed=sum(job.completed for job in jobs),
             total=sum(job.tasks for job in jobs) or None,
-            rows=describe_rows(rows, time.monotonic() - self._started, self._lag()),
+            rows=describe_rows(rows, time.monotonic() - self._started, self.lag()),
         )
 
-    def _lag(self) -> int | None:
+    def lag(self) -> int | None:
         """Return how many messages wait for the streams of the session, or None if there are no streams."""
         if is_connect(self._spark):
             return None

@@ -66,7 +66,7 @@ class SparkRun:
             spark = session(self.master, app_name=f"holtmq {self.what}", config=dict(pairs(self.conf)))
             with (
                 SparkProgress(spark, self.what) as progress,
-                RunAnnouncer(self.what, self.about, progress.read_rows, interrupts.explain),
+                RunAnnouncer(self.what, self.about, progress.read_rows, interrupts.explain, progress.lag),
                 interrupts,
             ):
                 yield spark, progress

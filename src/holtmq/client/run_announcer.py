@@ -35,16 +35,23 @@ class Announcement:
 class RunAnnouncer:
     """Tells a broker in a background thread that a job runs, how many rows it has processed, and how it ended.
 
-    `explain` turns the error of a job into text, or into None if the user has interrupted the job.
+    `lag` returns how many messages the job has not processed yet, or None if it does not know. `explain` turns the error of a
+    job into text, or into None if the user has interrupted the job.
     """
 
     def __init__(
-        self, job: str, about: Announcement, rows: Callable[[], int], explain: Callable[[BaseException], str | None]
+        self,
+        job: str,
+        about: Announcement,
+        rows: Callable[[], int],
+        explain: Callable[[BaseException], str | None],
+        lag: Callable[[], int | None] = lambda: None,
     ) -> None:
         self._api = about.api
         self._place = ("runs", about.vhost, str(uuid.uuid4()))
         self._about = {"job": job, "input": about.input, "output": about.output, "queue": about.queue}
         self._rows = rows
+        self._lag = lag
         self._last_rows = 0
         self._explain = explain
         self._end: dict[str, Any] = {}
@@ -76,8 +83,10 @@ class RunAnnouncer:
 
     def _put(self, state: dict[str, Any]) -> None:
         assert self._api is not None
-        about = {name: text[:MAX_TEXT] for name, text in self._about.items()}
+        about: dict[str, Any] = {name: text[:MAX_TEXT] for name, text in self._about.items()}
         with suppress(Exception):  # Spark counts the rows, and may be stopped or raise anything: the state matters more
             self._last_rows = self._rows()
+            if (lag := self._lag()) is not None:
+                about["lag"] = lag
         with suppress(HoltmqError):
             self._api.put(*self._place, body={**about, "rows": self._last_rows, **state})

@@ -33,6 +33,8 @@ class Run:
     error: str | None
     started_at: float
     updated_at: float
+    lag: int | None = None
+    """Messages that the job has not processed yet, if it knows their number."""
 
     def state_at(self, now: float) -> str:
         """Return the state, or "lost" if a running job has been silent for too long."""

@@ -139,8 +139,10 @@ def archive(
     messages = folders.add_to(_read(spark, broker, stream))
     per_file = SEGMENTS_PER_FILE if starting_offsets is None else RANGES_PER_FILE
     batches = _Batches(open_sink(target, format, folders), per_file, progress)
-    with announced(spark, broker, announce, "archive", lambda: batches.messages, written=target, queue=queue):
-        query = _start(messages, batches, f"archive of {queue}", checkpoint, None if available_now else interval)
+    with announced(spark, broker, announce, "archive", lambda: batches.messages, written=target, queue=queue, lag=batches.lag):
+        query = batches.query = _start(
+            messages, batches, f"archive of {queue}", checkpoint, None if available_now else interval
+        )
         try:
             query.awaitTermination()
         except KeyboardInterrupt:
@@ -174,6 +176,12 @@ class _Batches:
         self._progress = progress
         self.messages = 0
         self.count = 0
+        self.query: StreamingQuery | None = None
+
+    def lag(self) -> int | None:
+        """Return how many messages no finished micro-batch includes, or None if that is not known."""
+        metrics = None if self.query is None else stream_metrics(self.query)
+        return None if metrics is None else metrics.lag
 
     def write(self, batch: DataFrame, batch_id: int) -> None:
         """Write a micro-batch. Spark calls this on the driver."""

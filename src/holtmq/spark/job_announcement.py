@@ -33,17 +33,19 @@ def announced(
     read: Callable[[], str] | None = None,
     written: str = "",
     queue: str = "",
+    lag: Callable[[], int | None] = lambda: None,
 ) -> RunAnnouncer:
     """Return a context in which a job is announced, best effort. Raise InvalidValueError if the URL is not one.
 
-    `read` and `written` say what the job reads and writes, by default the broker.
+    `read` and `written` say what the job reads and writes, by default the broker. `lag` returns how many messages of the queue
+    the job has not processed yet, or None if it does not know.
     """
     url = announce if announce is not None else spark.conf.get(SETTING, None)
     api = _api(url, broker) if url else None
     place = without_password(broker.url)
     source = read() if read is not None and api is not None else f"{place}, queue {queue}"
     about = Announcement(api, source, written or place, Address.parse(broker.url).vhost, queue)
-    return RunAnnouncer(job, about, rows, _explain)
+    return RunAnnouncer(job, about, rows, _explain, lag)
 
 
 def _api(url: str, broker: BrokerOptions) -> HttpApi | None:

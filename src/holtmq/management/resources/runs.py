@@ -1,10 +1,14 @@
-"""The runs of pipeline jobs. A job announces itself and its progress; the broker adds how far it lags behind its queue."""
+"""The runs of pipeline jobs. A job announces itself, its progress and its lag.
+
+For a job that does not know its lag, the broker looks at the queue that it reads.
+"""
 
 from __future__ import annotations
 
 import time
 from typing import Any
 
+from holtmq.broker.stream_queue import StreamQueue
 from holtmq.errors import InvalidValueError
 from holtmq.management.listing import Items
 from holtmq.management.operations import BodyFields, Call, Outcome, api, created
@@ -24,6 +28,7 @@ RUN = {
         "output": {"type": "string"},
         "queue": {"type": "string"},
         "rows": {"type": "integer"},
+        "lag": {"type": "integer"},
         "error": {"type": "string"},
     },
 }
@@ -45,11 +50,13 @@ def announce_run(call: Call) -> Outcome:
     state, rows = fields.text("state"), fields.integer("rows", 0)
     if state not in STATES:
         raise InvalidValueError(f"state: expected one of {', '.join(STATES)}, got {state[:80]!r}")
-    if not 0 <= rows <= MAX_ROWS:
-        raise InvalidValueError(f"rows: expected a number from 0 to {MAX_ROWS}, got {rows}")
+    lag = fields.integer("lag", 0) if fields.has("lag") else None
+    for name, number in (("rows", rows), ("lag", lag or 0)):
+        if not 0 <= number <= MAX_ROWS:
+            raise InvalidValueError(f"{name}: expected a number from 0 to {MAX_ROWS}, got {number}")
     run = Run(
         _short("id", call.path["id"]), call.vhost.name, call.caller.user.name, _text(fields, "job"), _text(fields, "input"),
-        _text(fields, "output"), _text(fields, "queue") or None, rows, state, _text(fields, "error") or None, now, now,
+        _text(fields, "output"), _text(fields, "queue") or None, rows, state, _text(fields, "error") or None, now, now, lag,
     )  # fmt: skip
     return created(is_new=call.runs.put(run))
 
@@ -85,7 +92,12 @@ def _view(call: Call, run: Run, now: float) -> dict[str, Any]:
 
 
 def _lag(call: Call, run: Run) -> int | None:
-    """Return how many messages of the job's queue are not acknowledged, or None if it reads no queue."""
+    """Return the lag that the job announces, or else the number of messages of its queue that are not acknowledged.
+
+    Return None if it reads no queue, or a stream: nothing is acknowledged there, and only the job knows where it is.
+    """
+    if run.lag is not None:
+        return run.lag
     vhost = call.node.broker.vhosts.get(run.vhost)
     queue = vhost.queues.get(run.queue) if vhost is not None and run.queue is not None else None
-    return None if queue is None else queue.message_count + queue.unsettled
+    return None if queue is None or isinstance(queue, StreamQueue) else queue.message_count + queue.unsettled
