@@ -22,7 +22,7 @@ HOURS ?= 1
 soak: $(READY)  ## run faults against the broker and the embedded queue for HOURS, or with one SEED only
 	$(BIN)/python -m tests.faults --hours $(HOURS) $(if $(SEED),--seed $(SEED))
 
-peers:  ## install the programs that some tests need: RabbitMQ, amqp-tools, npm, Chromium, gcc
+peers:  ## install the programs that some tests need: RabbitMQ, amqp-tools, npm, Bunny, Chromium, gcc
 	$(PYTHON) -m tests.peers
 
 static: $(READY)  ## format, lint, types, layers

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from datetime import UTC, datetime, timedelta
 from typing import Any
 
 import pika
@@ -87,6 +88,30 @@ def test_the_blocking_adapter_finds_its_messages_after_a_killed_broker(killable_
     with connect(killable_broker) as connection:
         _, _, body = connection.channel().basic_get("work", auto_ack=True)
         assert body == b"kept"
+
+
+def test_the_blocking_adapter_reads_a_stream_from_its_start_an_offset_and_a_time(killable_broker: BrokerProcess) -> None:
+    everything = [(number, b"%d" % number) for number in range(5)]
+    with connect(killable_broker) as connection:
+        channel = connection.channel()
+        channel.confirm_delivery()
+        channel.queue_declare("events", durable=True, arguments={"x-queue-type": "stream"})
+        for _, body in everything:
+            channel.basic_publish("", "events", body, PERSISTENT)
+        an_hour_ago = datetime.now(UTC) - timedelta(hours=1)
+        for start, expected in (("first", everything), (3, everything[3:]), (an_hour_ago, everything)):
+            reader = connection.channel()
+            reader.basic_qos(prefetch_count=2)
+            arguments = {"x-stream-offset": start}
+            seen = []
+            for method, properties, body in reader.consume("events", inactivity_timeout=PATIENCE_S, arguments=arguments):
+                assert method is not None
+                reader.basic_ack(method.delivery_tag)
+                seen.append((properties.headers["x-stream-offset"], body))
+                if len(seen) == len(expected):
+                    break
+            assert seen == expected
+            reader.close()
 
 
 def test_the_blocking_adapter_uses_transactions(killable_broker: BrokerProcess) -> None:

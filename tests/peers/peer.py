@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import os
 import shutil
+import subprocess
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
@@ -71,11 +72,19 @@ def _on_path(*names: str) -> Callable[[], Path | None]:
     return find
 
 
+def _find_bunny() -> Path | None:
+    """Find the Ruby that has the library Bunny."""
+    ruby = _on_path("ruby")()
+    has_bunny = ruby is not None and not subprocess.run([ruby, "-e", 'require "bunny"'], stderr=subprocess.DEVNULL).returncode
+    return ruby if has_bunny else None
+
+
 RABBITMQ = Peer("RabbitMQ", ("rabbitmq-server",), _find_rabbitmq, ("rabbitmq",))
 RABBITMQADMIN = Peer("rabbitmqadmin", ("rabbitmq-server",), _on_path("rabbitmqadmin"))
 AMQP_TOOLS = Peer("amqp-tools", ("amqp-tools",), _on_path("amqp-publish"))
 NPM = Peer("npm", ("nodejs", "npm"), _on_path("npm"), ("amqplib",))
+BUNNY = Peer("Bunny", ("ruby", "ruby-bunny"), _find_bunny)
 CHROMIUM = Peer("Chromium", ("chromium",), _on_path("chromium", "chromium-browser", "google-chrome"), ("browser",))
 GCC = Peer("gcc", ("gcc", "libc6-dev"), _on_path("gcc"), ("shim_library",))
 
-PEERS = (RABBITMQ, RABBITMQADMIN, AMQP_TOOLS, NPM, CHROMIUM, GCC)
+PEERS = (RABBITMQ, RABBITMQADMIN, AMQP_TOOLS, NPM, BUNNY, CHROMIUM, GCC)

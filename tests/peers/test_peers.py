@@ -17,6 +17,7 @@ USERS = {
     "rabbitmqadmin": "tests/management/test_tools.py",
     "amqp-tools": "tests/clients/test_c_tools.py",
     "npm": "tests/clients/test_node.py",
+    "Bunny": "tests/clients/test_ruby.py",
     "Chromium": "tests/management/test_pages.py",
     "gcc": "tests/faults/test_shim.py",
 }
@@ -49,7 +50,7 @@ def test_a_missing_peer_is_a_failure_where_peers_are_required() -> None:
 
 def test_no_test_starts_a_peer_without_looking_it_up_in_the_table() -> None:
     """Such a test would pass where the program is installed, and fail on a machine without it."""
-    program = re.compile(r"""["'](rabbitmq-server|rabbitmqadmin|amqp-\w+|npm|chromium)["']""")
+    program = re.compile(r"""["'](rabbitmq-server|rabbitmqadmin|amqp-\w+|npm|ruby|chromium)["']""")
     sources = [path for path in (ROOT / "tests").rglob("*.py") if path.parent != Path(__file__).parent]
     found = {str(path.relative_to(ROOT)): program.findall(path.read_text()) for path in sources}
     assert {path: names for path, names in found.items() if names} == {}
