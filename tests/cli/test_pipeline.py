@@ -28,6 +28,7 @@ from tests.peers.rabbitmq import RabbitMQ
 from tests.server.process import broker_process
 
 MESSAGES = 200
+BROKER = "amqp://127.0.0.1:1"
 
 
 Run = Callable[..., str]
@@ -136,14 +137,33 @@ def test_a_stream_queue_is_replayed_without_an_archive(run: Run, rabbitmq: Rabbi
 @pytest.mark.parametrize(
     ("arguments", "expected"),
     [
-        (("amqp://127.0.0.1",), "SOURCE is the URL of a broker: name the stream queue to read with --queue"),
-        (("folder", "--from", "24h"), "--from and --to are for stream queues: SOURCE must be the AMQP URL of a broker"),
+        ((BROKER,), "name its stream queues with --queue or --queue-pattern, got neither"),
+        ((BROKER, "--queue", "q", "--queue-pattern", "q.*"), "with --queue or --queue-pattern, got both"),
+        (("folder", "--from", "24h"), "--from is for stream queues: SOURCE must be the AMQP URL of a broker"),
+        (("folder", "--queue", "q"), "--queue is for stream queues: SOURCE must be the AMQP URL of a broker"),
+        (("folder", "--queue-pattern", "q.*"), "--queue-pattern is for stream queues"),
     ],
 )
 def test_wrong_options_of_a_stream_are_refused(
     capsys: pytest.CaptureFixture[str], tmp_path: Path, arguments: tuple[str, ...], expected: str
 ) -> None:
     assert main(["pipeline", "report", *arguments, "--definitions", definitions(tmp_path / "x.json")]) == 2
+    assert expected in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("arguments", "expected"),
+    [
+        (("replay", BROKER, "--queue", "q", "--since", "2026-10-01"), "for stream queues, use --from and --to"),
+        (("replay", "folder", "--queue-pattern", "q.*"), "--queue-pattern is for stream queues"),
+        (("archive", "out"), "name the queues to archive before TARGET, or with --queue-pattern, got neither"),
+        (("archive", "q", "out", "--queue-pattern", "q.*"), "or with --queue-pattern, got both"),
+    ],
+)
+def test_queues_that_are_named_wrongly_are_refused(
+    capsys: pytest.CaptureFixture[str], arguments: tuple[str, ...], expected: str
+) -> None:
+    assert main(["pipeline", *arguments, "--amqp-url", BROKER]) == 2
     assert expected in capsys.readouterr().err
 
 

@@ -11,7 +11,7 @@ from pyspark.sql import SparkSession
 from holtmq.client import run_announcer
 from holtmq.errors import InvalidValueError
 from holtmq.spark import archive, drain, read_archive, replay
-from holtmq.spark.amqp.amqp_options import BrokerOptions
+from holtmq.spark.amqp.amqp_options import BrokerOptions, QueueOptions
 from holtmq.spark.job_announcement import SETTING, announced
 from tests.deadline import eventually
 from tests.management.conftest import Node, running_node
@@ -76,6 +76,15 @@ def test_a_job_that_fails_says_so(spark: SparkSession, node: Node) -> None:
         raise RuntimeError("no disk\nand a stack trace")
     (run,) = node.http.get("/api/runs")
     assert (run["state"], run["error"], run["rows"]) == ("failed", "no disk", 3)
+
+
+@pytest.mark.usefixtures("setting")
+def test_a_job_on_several_queues_names_them_and_has_no_queue_to_look_at(spark: SparkSession, node: Node) -> None:
+    for queues in (QueueOptions.choose(["a", "b"]), QueueOptions.choose(None, "events-.*")):
+        with announced(spark, broker(node.amqp_port), None, "archive", lambda: 0, queue=queues):
+            pass
+    found = {(run["input"].partition(", ")[2], run["queue"]) for run in node.http.get("/api/runs")}
+    assert found == {("queues a, b", None), ("queues events-.*", None)}
 
 
 def broker(port: int = 1, password_env: str | None = None) -> BrokerOptions:

@@ -35,6 +35,20 @@ def test_a_pattern_is_resolved_by_the_management_api(tmp_path: Path) -> None:
             subscription(broker.port, broker.http_port, ".*", password="wrong").names()
 
 
+def test_queues_are_chosen_by_a_name_by_several_or_by_a_pattern() -> None:
+    choose = QueueOptions.choose
+    assert [str(choose("a,b")), str(choose(["a"])), str(choose(["a", "b"])), str(choose(None, "a.*"))] == [
+        "a,b", "a", "a, b", "a.*",
+    ]  # fmt: skip
+    assert [choose("a,b").named(), choose(["a,b"]).named(), choose(("a", "b")).named()] == [("a,b",), ("a,b",), ("a", "b")]
+    with pytest.raises(
+        InvalidValueError, match="the queue 'b,c' has a comma in its name: read it alone, or by a queue_pattern"
+    ):
+        choose(["a", "b,c"])
+    with pytest.raises(InvalidValueError, match="got none"):
+        choose([])
+
+
 def test_an_unreachable_management_api_is_named() -> None:
     with pytest.raises(ConnectionLostError, match=r"http://127\.0\.0\.1:1 does not answer .* Set managementUrl"):
         subscription(1, 1, ".*").names()

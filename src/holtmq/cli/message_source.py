@@ -1,14 +1,14 @@
-"""Where a job gets its messages from: files, a table, or a stream queue of a broker."""
+"""Where a job gets its messages from: files, a table, or stream queues of a broker."""
 
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, TypeVar
 
 import click
 
-from holtmq.cli.broker_login import login_of
+from holtmq.cli.broker_login import Login
 from holtmq.cli.spark_run import pairs
 from holtmq.client.address import without_password
 
@@ -18,9 +18,35 @@ if TYPE_CHECKING:
 Command = TypeVar("Command", bound=Callable[..., Any])
 SCHEMES = ("amqp://", "amqps://")
 
+queue_option = click.option(
+    "--queue",
+    "queues",
+    multiple=True,
+    metavar="NAME",
+    help="Stream queue to read, if SOURCE is the URL of a broker. Can be repeated.",
+)
+
+
+def pattern_options(command: Command) -> Command:
+    """Add the options that name queues by a pattern."""
+    for option in (
+        click.option(
+            "--management-url",
+            metavar="URL",
+            help="HTTP API that lists the queues for --queue-pattern (default: port 15672 of the broker).",
+        ),
+        click.option(
+            "--queue-pattern",
+            metavar="REGEX",
+            help="Read all queues whose whole name matches, such as the partitions of a super stream: 'events-[0-9]+'.",
+        ),
+    ):
+        command = option(command)
+    return command
+
 
 def stream_options(command: Command) -> Command:
-    """Add the options of jobs that can read a stream queue."""
+    """Add the options of jobs that can read stream queues, except for `--queue`."""
     for option in (
         click.option("--to", "end", metavar="POSITION", help="Where to end in the stream (default: its end)."),
         click.option(
@@ -29,9 +55,15 @@ def stream_options(command: Command) -> Command:
             metavar="POSITION",
             help="Where to start in a stream: earliest (default), latest, an offset, a time (UTC), or a time span such as 24h.",
         ),
+        pattern_options,
     ):
         command = option(command)
     return command
+
+
+def is_broker(source: str) -> bool:
+    """Return whether SOURCE is the URL of a broker, and not a folder or a table."""
+    return source.startswith(SCHEMES)
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,47 +73,64 @@ class MessageSource:
     place: str
     """A folder, a table, or the AMQP URL of a broker."""
     format: str
-    queue: str | None = None
+    queues: tuple[str, ...] = ()
+    pattern: str | None = None
+    management_url: str | None = None
     start: str | None = None
     end: str | None = None
     options: tuple[str, ...] = ()
+    login: Login = field(default_factory=Login)
 
     def __post_init__(self) -> None:
-        if self.is_broker and self.queue is None:
-            raise click.UsageError("SOURCE is the URL of a broker: name the stream queue to read with --queue")
-        if not self.is_broker and (self.start is not None or self.end is not None):
-            raise click.UsageError("--from and --to are for stream queues: SOURCE must be the AMQP URL of a broker")
-
-    @property
-    def is_broker(self) -> bool:
-        return self.place.startswith(SCHEMES)
+        if is_broker(self.place):
+            if bool(self.queues) == (self.pattern is not None):
+                found = "both" if self.queues else "neither"
+                raise click.UsageError(
+                    f"SOURCE is the URL of a broker: name its stream queues with --queue or --queue-pattern, got {found}"
+                )
+            return
+        for name, value in {
+            "--queue": self.queues,
+            "--queue-pattern": self.pattern,
+            "--management-url": self.management_url,
+            "--from": self.start,
+            "--to": self.end,
+        }.items():
+            if value:
+                raise click.UsageError(f"{name} is for stream queues: SOURCE must be the AMQP URL of a broker")
 
     def __str__(self) -> str:
-        return f"{without_password(self.place)}, stream {self.queue}" if self.is_broker else self.place
+        if not is_broker(self.place):
+            return self.place
+        streams = f"streams {self.pattern or ', '.join(self.queues)}" if len(self.queues) != 1 else f"stream {self.queues[0]}"
+        return f"{without_password(self.place)}, {streams}"
 
     def read(self, spark: SparkSession) -> DataFrame:
         """Return the messages in any format that Spark reads."""
         from holtmq.spark.input_formats import read_messages
 
-        if self.is_broker:
-            return self._read_stream(spark)
+        if is_broker(self.place):
+            return self._read_streams(spark)
         return read_messages(spark, self.place, self.format, dict(pairs(self.options)))
 
     def read_archive(self, spark: SparkSession) -> DataFrame:
         """Return the messages of an archive, or else those that `read` returns."""
         from holtmq.spark.archive_formats import ARCHIVE_FORMATS, read_archive
 
-        if self.is_broker or self.format not in ARCHIVE_FORMATS:
+        if is_broker(self.place) or self.format not in ARCHIVE_FORMATS:
             return self.read(spark)
         return read_archive(spark, self.place, format=self.format)
 
-    def _read_stream(self, spark: SparkSession) -> DataFrame:
+    def _read_streams(self, spark: SparkSession) -> DataFrame:
         from holtmq.spark import register
+        from holtmq.spark.amqp.amqp_options import QueueOptions
 
         register(spark)
-        user, password = login_of(self.place, None)
         given = {
-            "url": self.place, "user": user, "password": password, "queue": self.queue,
-            "startingOffsets": self.start or "earliest", "endingOffsets": self.end or "latest", **dict(pairs(self.options)),
-        }  # fmt: skip
+            **self.login.broker(self.place).to_spark(),
+            **QueueOptions.choose(self.queues, self.pattern, self.management_url).to_spark(),
+            "startingOffsets": self.start or "earliest",
+            "endingOffsets": self.end or "latest",
+            **dict(pairs(self.options)),
+        }
         return spark.read.format("amqp").options(**given).load()

@@ -13,9 +13,9 @@ import click
 from rich.table import Table as Grid
 from rich.text import Text
 
-from holtmq.cli.broker_login import amqp_url_option, login_of
+from holtmq.cli.broker_login import Login, amqp_url_option, login_options
 from holtmq.cli.http_client import Api
-from holtmq.cli.message_source import MessageSource, stream_options
+from holtmq.cli.message_source import MessageSource, is_broker, pattern_options, queue_option, stream_options
 from holtmq.cli.options import parse_header
 from holtmq.cli.output import print_json, show
 from holtmq.cli.spark_run import PipelineError, SparkRun, pairs
@@ -26,6 +26,7 @@ from holtmq.topology import DEFAULT_VHOST, Topology
 
 if TYPE_CHECKING:
     from holtmq.spark import Comparison, Report
+    from holtmq.spark.amqp.amqp_options import BrokerOptions
     from holtmq.spark.routing_job import WriteMode
     from holtmq.spark.routing_request import Unroutable
 
@@ -77,19 +78,7 @@ def source_options(command: Command) -> Command:
 
 def broker_options(command: Command) -> Command:
     """Add the options of jobs that connect to a broker."""
-    for option in (
-        click.option("--ca-file", help="File with the certificates to trust, for amqps."),
-        click.option("--password-file", metavar="PATH", help="File with the password, on each machine that connects."),
-        click.option(
-            "--password-env",
-            metavar="NAME",
-            help="Environment variable with the password, in each process that connects (default: HOLTMQ_PASSWORD here).",
-        ),
-        click.option("--user", help="User name (default: that of the URL, or guest)."),
-        amqp_url_option(),
-    ):
-        command = option(command)
-    return command
+    return amqp_url_option()(login_options(command))
 
 
 @click.group(no_args_is_help=True)
@@ -151,9 +140,10 @@ def route(
 
 
 @pipeline.command()
-@click.argument("queue")
+@click.argument("queues", nargs=-1, metavar="[QUEUE]...")
 @click.argument("target")
 @broker_options
+@pattern_options
 @click.option(
     "--checkpoint", help="Folder for the progress of the stream and its spool (default: _holtmq/checkpoint in TARGET)."
 )
@@ -170,40 +160,41 @@ def route(
     "--from",
     "start",
     metavar="POSITION",
-    help="Read QUEUE as a stream queue from here on: earliest, latest, an offset, a time (UTC), or a time span such as 24h.",
+    help="Read stream queues from here on: earliest, latest, an offset, a time (UTC), or a time span such as 24h.",
 )
 @click.option("--follow", is_flag=True, help="Continue until interrupted. Without it, stop when the queue is empty.")
 @click.option("--interval", default="10 seconds", show_default=True, help="Time between writes, with --follow.")
 @click.option("--compact/--no-compact", default=True, show_default=True, help="Merge small files at the end.")
 @spark_options
 def archive(
-    queue: str, target: str, amqp_url: str, user: str | None, password_env: str | None, password_file: str | None,
-    ca_file: str | None, checkpoint: str | None, master: str | None, conf: tuple[str, ...],
-    http_url: str | None, *, format_: str,
+    queues: tuple[str, ...], target: str, amqp_url: str, user: str | None, password_env: str | None,
+    password_file: str | None, ca_file: str | None, checkpoint: str | None, master: str | None, conf: tuple[str, ...],
+    http_url: str | None, *, queue_pattern: str | None, management_url: str | None, format_: str,
     partition_by: tuple[str, ...], start: str | None, follow: bool, interval: str, compact: bool, as_json: bool,
 ) -> None:  # fmt: skip
-    """Move the messages of QUEUE into files under TARGET.
+    """Move the messages of one or more queues into files under TARGET.
 
-    With --from, QUEUE is a stream queue, whose messages are copied.
+    With --from, these are stream queues, whose messages are copied.
     """
-    password = _password(amqp_url, user, password_env, password_file)
-    _require_broker(
-        url=amqp_url, user=user, password=password, password_env=password_env, password_file=password_file, ca_file=ca_file
-    )
+    if bool(queues) == (queue_pattern is not None):
+        found = "both" if queues else "neither"
+        raise click.UsageError(f"name the queues to archive before TARGET, or with --queue-pattern, got {found}")
+    broker = Login(user, password_env, password_file, ca_file).broker(amqp_url)
+    _require_broker(broker)
     started = time.perf_counter()
-    about = Announcement(
-        _api(http_url), f"{without_password(amqp_url)}, queue {queue}", target, Address.parse(amqp_url).vhost, queue
-    )
+    source = f"{without_password(amqp_url)}, queue {', '.join(queues) or queue_pattern}"
+    alone = queues[0] if len(queues) == 1 else ""
+    about = Announcement(_api(http_url), source, target, Address.parse(amqp_url).vhost, alone)
     places = "queue or in the spool" if start is None else "stream"
     interrupted = f"messages that are not archived are still in the {places}. Run the job again to continue"
     with SparkRun("archive", master, conf, about, interrupted).started() as (spark, progress):
         from holtmq.spark import archive as run
 
         summary = run(
-            spark, queue, target, url=amqp_url, user=user, password=password, password_env=password_env,
+            spark, queues, target, url=amqp_url, user=user, password=broker.password, password_env=password_env,
             password_file=password_file, ca_file=ca_file, checkpoint=checkpoint, format=format_, partition_by=partition_by,
             available_now=not follow, interval=interval, compact=compact, starting_offsets=start,
-            progress=progress.count, announce="",
+            queue_pattern=queue_pattern, management_url=management_url, progress=progress.count, announce="",
         )  # fmt: skip
     _show_summary(summary.to_dict(), summary.messages, started, as_json=as_json)
 
@@ -221,10 +212,21 @@ def archive(
 @click.option("--since", type=TIMES, help="Publish messages from this time on (UTC).")
 @click.option("--until", type=TIMES, help="Publish messages before this time (UTC).")
 @click.option("--key", help="Publish messages whose routing key matches this pattern, such as orders.#.premium.")
-@click.option("--queue", help="Publish messages that were archived from this queue, or are in this stream queue.")
+@click.option(
+    "--queue",
+    "queues",
+    multiple=True,
+    metavar="NAME",
+    help="Publish messages that were archived from this queue, or are in this stream queue. Can be repeated.",
+)
 @stream_options
 @click.option(
     "--header", "headers", multiple=True, metavar="NAME=VALUE", help="Publish messages with this header. Can be repeated."
+)
+@click.option(
+    "--source-password-file",
+    metavar="PATH",
+    help="File with the password for SOURCE, if it is another broker, on each machine that connects.",
 )
 @click.option("--exchange", help="Exchange to publish to (default: that of each message).")
 @click.option("--rate", default=0, show_default=True, type=click.IntRange(0), help="Maximum messages per second (0: no limit).")
@@ -236,20 +238,24 @@ def archive(
 def replay(
     source: str, amqp_url: str, user: str | None, password_env: str | None, password_file: str | None, ca_file: str | None,
     master: str | None, conf: tuple[str, ...], http_url: str | None, *, format_: str, since: datetime | None,
-    until: datetime | None, key: str | None, queue: str | None, start: str | None, end: str | None,
-    headers: tuple[str, ...], exchange: str | None, rate: int,
+    until: datetime | None, key: str | None, queues: tuple[str, ...], queue_pattern: str | None, management_url: str | None,
+    start: str | None, end: str | None, headers: tuple[str, ...], source_password_file: str | None, exchange: str | None,
+    rate: int,
     exact: bool, allow_unroutable: bool, as_json: bool,
 ) -> None:  # fmt: skip
     """Publish messages of the archive SOURCE again, with their properties and the header x-holtmq-replay.
 
-    SOURCE is the folder or table of an archive, or the AMQP URL of a broker with a stream queue.
+    SOURCE is the folder or table of an archive, or the AMQP URL of a broker with stream queues.
     """
-    given = MessageSource(source, format_, queue, start, end)
-    password = _password(amqp_url, user, password_env, password_file)
+    login = Login(user, password_env, password_file, ca_file)
+    if is_broker(source) and (since is not None or until is not None):
+        raise click.UsageError("--since and --until select messages of an archive: for stream queues, use --from and --to")
+    streams = queues if is_broker(source) else ()
+    source_login = login.for_source(source, amqp_url, source_password_file) if is_broker(source) else Login()
+    given = MessageSource(source, format_, streams, queue_pattern, management_url, start, end, login=source_login)
+    broker = login.broker(amqp_url)
     if master is None or master.startswith("local"):  # on a cluster, only the executors may reach the broker
-        _require_broker(
-            url=amqp_url, user=user, password=password, password_env=password_env, password_file=password_file, ca_file=ca_file
-        )
+        _require_broker(broker)
     started = time.perf_counter()
     replay_id = None if exact else str(uuid.uuid4())
     about = Announcement(_api(http_url), str(given), without_password(amqp_url), Address.parse(amqp_url).vhost)
@@ -259,9 +265,10 @@ def replay(
         from holtmq.spark import MessageFilter
         from holtmq.spark import replay as run
 
-        where = MessageFilter(_utc(since), _utc(until), key, queue, dict(map(parse_header, headers)))
+        archived_from = None if is_broker(source) else queues or None
+        where = MessageFilter(_utc(since), _utc(until), key, archived_from, dict(map(parse_header, headers)))
         summary = run(
-            given.read_archive(spark), url=amqp_url, user=user, password=password, password_env=password_env,
+            given.read_archive(spark), url=amqp_url, user=user, password=broker.password, password_env=password_env,
             password_file=password_file, ca_file=ca_file, where=where, exchange=exchange, rate=rate, exact=exact,
             replay_id=replay_id, announce="",
         )  # fmt: skip
@@ -278,8 +285,9 @@ def replay(
 @click.argument("source")
 @click.option("--before", required=True, type=click.Path(path_type=Path), help="Definitions file with the current topology.")
 @click.option("--after", required=True, type=click.Path(path_type=Path), help="Definitions file with the changed topology.")
-@click.option("--queue", help="Stream queue to read, if SOURCE is the URL of a broker.")
+@queue_option
 @stream_options
+@login_options
 @source_options
 @click.option(
     "--fail-above",
@@ -290,17 +298,19 @@ def replay(
 @spark_options
 def compare(
     source: str, before: Path, after: Path, options: tuple[str, ...], master: str | None,
-    conf: tuple[str, ...],
-    http_url: str | None, *, queue: str | None, start: str | None, end: str | None,
+    conf: tuple[str, ...], http_url: str | None, *, queues: tuple[str, ...], queue_pattern: str | None,
+    management_url: str | None, start: str | None, end: str | None,
+    user: str | None, password_env: str | None, password_file: str | None, ca_file: str | None,
     exchange: str | None, vhost: str, format_: str, key_column: str, exchange_column: str,
     headers_column: str, fail_above: float | None, as_json: bool,
 ) -> int:  # fmt: skip
     """Show which messages of SOURCE would reach other queues after a change of the topology.
 
-    SOURCE is a folder, a table, or the AMQP URL of a broker with a stream queue.
+    SOURCE is a folder, a table, or the AMQP URL of a broker with stream queues.
     """
     old, new = Topology.from_definitions(before), Topology.from_definitions(after)
-    given = MessageSource(source, format_, queue, start, end, options)
+    login = Login(user, password_env, password_file, ca_file)
+    given = MessageSource(source, format_, queues, queue_pattern, management_url, start, end, options, login)
     with SparkRun("compare", master, conf, Announcement(_api(http_url), str(given), vhost=vhost)).started() as (spark, _):
         from holtmq.spark import Columns
         from holtmq.spark import compare as run
@@ -321,23 +331,26 @@ def compare(
 @click.option("--definitions", required=True, type=click.Path(path_type=Path), help="Definitions file with the topology.")
 @click.option("--html", type=click.Path(path_type=Path), help="File for the report as an HTML page.")
 @click.option("--title", default="Traffic", show_default=True, help="Title of the report.")
-@click.option("--queue", help="Stream queue to read, if SOURCE is the URL of a broker.")
+@queue_option
 @stream_options
+@login_options
 @source_options
 @spark_options
 def report(
     source: str, definitions: Path, html: Path | None, title: str, options: tuple[str, ...], master: str | None,
-    conf: tuple[str, ...],
-    http_url: str | None, *, queue: str | None, start: str | None, end: str | None,
+    conf: tuple[str, ...], http_url: str | None, *, queues: tuple[str, ...], queue_pattern: str | None,
+    management_url: str | None, start: str | None, end: str | None,
+    user: str | None, password_env: str | None, password_file: str | None, ca_file: str | None,
     exchange: str | None, vhost: str, format_: str, key_column: str, exchange_column: str,
     headers_column: str, as_json: bool,
 ) -> None:  # fmt: skip
     """Measure the messages of SOURCE: volumes, busiest keys, unroutable messages, idle and overlapping bindings.
 
-    SOURCE is a folder, a table, or the AMQP URL of a broker with a stream queue.
+    SOURCE is a folder, a table, or the AMQP URL of a broker with stream queues.
     """
     topology = Topology.from_definitions(definitions)
-    given = MessageSource(source, format_, queue, start, end, options)
+    login = Login(user, password_env, password_file, ca_file)
+    given = MessageSource(source, format_, queues, queue_pattern, management_url, start, end, options, login)
     with SparkRun("report", master, conf, Announcement(_api(http_url), str(given), str(html or ""), vhost)).started() as (
         spark,
         _,
@@ -366,17 +379,9 @@ def _api(http_url: str | None) -> Api | None:
     return Api(http_url) if http_url else None
 
 
-def _password(url: str, user: str | None, password_env: str | None, password_file: str | None) -> str | None:
-    """Return the password, unless each process that connects looks it up itself."""
-    Address.parse(url)
-    return None if password_env or password_file else login_of(url, None, user)[1]
-
-
-def _require_broker(**options: str | None) -> None:
+def _require_broker(broker: BrokerOptions) -> None:
     """Connect once, so that a wrong address or password is reported at once and not after Spark's start and all retries."""
-    from holtmq.spark.amqp.amqp_options import BrokerOptions
-
-    BrokerOptions(**options).connect("holtmq pipeline").close()  # type: ignore[arg-type]
+    broker.connect("holtmq pipeline").close()
 
 
 def _require_delivered(messages: int, unroutable: int, refused: int, vhost: str, why: str) -> None:

@@ -1,4 +1,4 @@
-"""archive(): a queue into files by date, as a stream that continues or that ends when the queue is empty.
+"""archive(): queues into files by date, as a stream that continues or that ends when the queue is empty.
 
 A stream queue is read by its offsets, which are in the checkpoint. For any other queue this holds:
 
@@ -57,7 +57,7 @@ class ArchiveSummary(OldToJson):
 @accept_old_keywords(compacts="compact")
 def archive(
     spark: SparkSession,
-    queue: str,
+    queue: str | Sequence[str] | None,
     target: str,
     *,
     url: str,
@@ -80,12 +80,15 @@ def archive(
     max_messages_per_trigger: int | None = None,
     segment_rows: int = SEGMENT_ROWS,
     starting_offsets: str | None = None,
+    queue_pattern: str | None = None,
+    management_url: str | None = None,
     progress: Callable[[int], None] | None = None,
     announce: str | None = None,
 ) -> ArchiveSummary:
-    """Move the messages of a queue into files under `target`, until the queue is empty.
+    """Move the messages of one or more queues into files under `target`, until the queues are empty.
 
-    With `starting_offsets` the queue is a stream queue: its messages stay there, and the executors read them from the broker.
+    With `starting_offsets` the queues are stream queues: their messages stay there, and the executors read them from the
+    broker.
 
     With `available_now=False` the job continues, writing a batch every `interval`, until it is interrupted.
 
@@ -94,7 +97,8 @@ def archive(
 
     Args:
         spark: The session that runs the job.
-        queue: The queue to archive. Its messages are removed, unless it is a stream queue.
+        queue: The queue to archive, or a list of queues. Their messages are removed, unless they are stream queues. With
+            `queue_pattern`, None.
         target: The folder for the files, or the location of the table if `format` is delta.
         url: The broker: `amqp://host:port/vhost` or `amqps://…`.
         user: The user name (default: that of the URL, or guest).
@@ -116,7 +120,10 @@ def archive(
         max_messages_per_trigger: The maximum size of a batch (default: half of what the receivers prefetch).
         segment_rows: The maximum size of a segment of the spool, which is the work of one task.
         starting_offsets: Where to start in a stream queue: earliest, latest, an offset, a time, or a time span such as 24h.
-            A job that continues from its checkpoint ignores it.
+            A JSON object has a position for each queue. A job that continues from its checkpoint ignores it.
+        queue_pattern: A regular expression. All queues whose whole name matches are archived, such as the partitions of a
+            super stream.
+        management_url: The HTTP API that lists the queues for the pattern (default: port 15672 of the broker).
         progress: A function that is called on the driver with the number of messages archived so far.
         announce: The HTTP API of a broker whose Pipeline page lists this run, such as `http://127.0.0.1:15672` (default: the
             setting `spark.holtmq.announce` of the session). Nothing is announced without both, or if it is empty.
@@ -126,22 +133,25 @@ def archive(
         url=url, user=user, password=password, password_env=password_env, password_file=password_file, ca_file=ca_file,
         cert_file=cert_file, key_file=key_file, verify=verify,
     )  # fmt: skip
+    chosen = QueueOptions.choose(queue, queue_pattern, management_url)
     target = qualify(spark, target)
     checkpoint = qualify(spark, checkpoint) if checkpoint else f"{target.rstrip('/')}/{HIDDEN}/checkpoint"
     stream: QueueOptions
     if starting_offsets is None:
         stream = StreamOptions(
-            queue=queue, receivers=receivers, prefetch=prefetch, max_messages_per_trigger=max_messages_per_trigger,
+            **asdict(chosen), receivers=receivers, prefetch=prefetch, max_messages_per_trigger=max_messages_per_trigger,
             segment_rows=segment_rows, ack="spool", spool=f"{checkpoint}/spool",
         )  # fmt: skip
     else:
-        stream = FollowOptions(queue=queue, starting_offsets=starting_offsets, max_offsets_per_trigger=max_messages_per_trigger)
+        stream = FollowOptions(
+            **asdict(chosen), starting_offsets=starting_offsets, max_offsets_per_trigger=max_messages_per_trigger
+        )
     messages = folders.add_to(_read(spark, broker, stream))
     per_file = SEGMENTS_PER_FILE if starting_offsets is None else RANGES_PER_FILE
     batches = _Batches(open_sink(target, format, folders), per_file, progress)
-    with announced(spark, broker, announce, "archive", lambda: batches.messages, written=target, queue=queue, lag=batches.lag):
+    with announced(spark, broker, announce, "archive", lambda: batches.messages, written=target, queue=chosen, lag=batches.lag):
         query = batches.query = _start(
-            messages, batches, f"archive of {queue}", checkpoint, None if available_now else interval
+            messages, batches, f"archive of {chosen}", checkpoint, None if available_now else interval
         )
         try:
             query.awaitTermination()

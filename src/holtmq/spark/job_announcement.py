@@ -16,7 +16,7 @@ from holtmq.client.address import Address, without_password
 from holtmq.client.http_api import HttpApi
 from holtmq.client.run_announcer import Announcement, RunAnnouncer
 from holtmq.errors import HoltmqError, InvalidValueError
-from holtmq.spark.amqp.amqp_options import BrokerOptions
+from holtmq.spark.amqp.amqp_options import BrokerOptions, QueueOptions
 
 SETTING = "spark.holtmq.announce"
 """The setting of a session for jobs without the argument `announce`."""
@@ -32,7 +32,7 @@ def announced(
     *,
     read: Callable[[], str] | None = None,
     written: str = "",
-    queue: str = "",
+    queue: str | QueueOptions = "",
     lag: Callable[[], int | None] = lambda: None,
 ) -> RunAnnouncer:
     """Return a context in which a job is announced, best effort. Raise InvalidValueError if the URL is not one.
@@ -43,8 +43,10 @@ def announced(
     url = announce if announce is not None else spark.conf.get(SETTING, None)
     api = _api(url, broker) if url else None
     place = without_password(broker.url)
-    source = read() if read is not None and api is not None else f"{place}, queue {queue}"
-    about = Announcement(api, source, written or place, Address.parse(broker.url).vhost, queue)
+    alone = queue if isinstance(queue, str) else queue.queue
+    what = f"queues {queue}" if alone is None else f"queue {alone}"
+    source = read() if read is not None and api is not None else f"{place}, {what}"
+    about = Announcement(api, source, written or place, Address.parse(broker.url).vhost, alone or "")
     return RunAnnouncer(job, about, rows, _explain, lag)
 
 

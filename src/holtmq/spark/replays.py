@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import uuid
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
 from datetime import datetime
 from typing import Any
@@ -37,8 +37,8 @@ class MessageFilter:
     """The time before which a message must be."""
     key: str | None = None
     """A pattern for the routing key, as in a binding of a topic exchange: `orders.#.premium`."""
-    queue: str | None = None
-    """The queue from which a message was archived."""
+    queue: str | Sequence[str] | None = None
+    """The queue, or the queues, from which a message was archived."""
     headers: Mapping[str, FieldValue] | None = None
     """Headers that a message must have with these values, as in a binding of a headers exchange."""
 
@@ -55,7 +55,8 @@ class MessageFilter:
             selected = selected.where(time >= F.lit(self.since)) if self.since is not None else selected
             selected = selected.where(time < F.lit(self.until)) if self.until is not None else selected
         if self.queue is not None:
-            selected = selected.where(F.col("source_queue") == self.queue)
+            queues = [self.queue] if isinstance(self.queue, str) else list(self.queue)
+            selected = selected.where(F.col("source_queue").isin(queues))
         if self.key is not None or self.headers:
             routed = route(selected, self._topology(), exchange=SELECTED, unroutable="drop")
             selected = routed.where("queue is not null").drop("queue", "reason")

@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import os
 import re
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import Field, dataclass, field, fields, replace
 from pathlib import Path
 from typing import Any, Literal, Self, TypeAlias
@@ -204,6 +204,23 @@ class QueueOptions(Options):
             _require_pattern(self.queue_pattern)
         if not all(self.named()) or len({*self.named()}) < len(self.named()):
             raise InvalidValueError(f"option 'queues' must be different names separated by commas, got {self.queues!r}")
+
+    @classmethod
+    def choose(
+        cls, queue: str | Sequence[str] | None, queue_pattern: str | None = None, management_url: str | None = None
+    ) -> QueueOptions:
+        """Return the options for a name, for several names, or for a pattern."""
+        names = [queue] if isinstance(queue, str) else list(queue or ())
+        with_comma = [name for name in names if "," in name]
+        if len(names) > 1 and with_comma:
+            raise InvalidValueError(
+                f"the queue {with_comma[0]!r} has a comma in its name: read it alone, or by a queue_pattern"
+            )
+        alone, several = (names[0], None) if len(names) == 1 else (None, ",".join(names) or None)
+        return QueueOptions(queue=alone, queues=several, queue_pattern=queue_pattern, management_url=management_url)
+
+    def __str__(self) -> str:
+        return self.queue_pattern or ", ".join(self.named())
 
     def named(self) -> tuple[str, ...]:
         """Return the names that were given. None were if a pattern was."""

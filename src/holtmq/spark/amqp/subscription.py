@@ -60,7 +60,7 @@ class Subscription:
         return names
 
     def __str__(self) -> str:
-        return self._options.queue_pattern or ", ".join(self._options.named())
+        return str(self._options)
 
     def _all_names(self) -> list[str]:
         address = self._broker.address()
