@@ -20,6 +20,7 @@ from holtmq.client.publisher import Outgoing, Publisher
 from holtmq.errors import InvalidValueError
 from holtmq.spark import archive, read_archive, replay, stream_metrics
 from holtmq.spark.amqp.amqp_options import BrokerOptions, PublishOptions
+from holtmq.spark.amqp.fixed_offsets import fix_offsets
 from holtmq.spark.amqp.offset_range import OffsetRange
 from holtmq.spark.amqp.range_reader import DataLossError, RangeReader
 from holtmq.spark.amqp.remote_stream import RemoteStream
@@ -116,6 +117,23 @@ def test_a_position_is_found_in_a_stream(live: LiveBroker, stream: str) -> None:
         assert found.find(now + timedelta(hours=1)) == 2010
     finally:
         found.close()
+
+
+def test_fixed_offsets_name_the_same_messages_later(live: LiveBroker, channel: Channel, stream: str) -> None:
+    empty = f"{stream},empty"
+    channel.declare(empty, durable=True, queue_type="stream")
+    put(live, stream, range(10))
+    fixed = {}
+    for name, (queue, start, end) in {
+        "all": (stream, "earliest", "latest"), "last hour": (stream, "1h", "latest"), "part": (stream, "2", "7"),
+        "new": (stream, "latest", "latest"), "empty": (empty, "earliest", "latest"),
+    }.items():  # fmt: skip
+        fixed[name] = fix_offsets(amqp_options(live, queue=queue, startingOffsets=start, endingOffsets=end, minPartitions=1))
+    put(live, stream, range(10))
+    put(live, empty, range(1))
+    found = {name: [(part.start, part.end) for part in StreamQueueReader(given).partitions()] for name, given in fixed.items()}
+    assert found == {"all": [(0, 10)], "last hour": [(0, 10)], "part": [(2, 7)], "new": [], "empty": []}
+    channel.delete(empty)
 
 
 def test_a_queue_that_is_not_a_stream_is_refused_and_keeps_its_messages(live: LiveBroker, channel: Channel, queue: str) -> None:

@@ -124,6 +124,8 @@ class MessageSource:
     def _read_streams(self, spark: SparkSession) -> DataFrame:
         from holtmq.spark import register
         from holtmq.spark.amqp.amqp_options import QueueOptions
+        from holtmq.spark.amqp.fixed_offsets import fix_offsets
+        from holtmq.spark.connect import is_connect
 
         register(spark)
         given = {
@@ -133,4 +135,6 @@ class MessageSource:
             "endingOffsets": self.end or "latest",
             **dict(pairs(self.options)),
         }
+        if not is_connect(spark):  # whose client may not reach the broker
+            given = fix_offsets(given)
         return spark.read.format("amqp").options(**given).load()

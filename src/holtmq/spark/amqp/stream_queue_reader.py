@@ -28,9 +28,13 @@ class StreamQueueReader(DataSourceReader):
 
     def partitions(self) -> list[OffsetRange]:
         """Return the ranges to read. What is published later is not included."""
+        return split_ranges(self.ranges(), self._options.min_partitions)
+
+    def ranges(self) -> list[OffsetRange]:
+        """Return what to read of each stream now: one range for each, which may be empty. Runs on the driver."""
         now = datetime.now(UTC)
         queues = Subscription(self._broker, self._options).required_names()
-        return split_ranges([self._range(queue, now) for queue in queues], self._options.min_partitions)
+        return [self._range(queue, now) for queue in queues]
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
         """Return the rows of a range."""
