@@ -40,7 +40,7 @@ on_holtmq = pytest.mark.parametrize("live", ["holtmq"], indirect=True)
 @pytest.fixture(scope="module")
 def holtmq(tmp_path_factory: pytest.TempPathFactory) -> Iterator[BrokerProcess]:
     """A broker that the tests of this module share."""
-    with broker_process(tmp_path_factory.mktemp("streams") / "broker.db") as broker:
+    with broker_process(tmp_path_factory.mktemp("streams") / "broker.db", "--http-port", "0") as broker:
         yield broker
 
 
@@ -224,7 +224,6 @@ def test_a_stream_whose_first_message_is_removed_meanwhile_is_still_a_stream(liv
     assert first > 0
 
 
-@on_holtmq
 def test_a_stream_reads_each_offset_once_and_reports_its_lag(
     spark: SparkSession, live: LiveBroker, stream: str, tmp_path: Path
 ) -> None:
@@ -249,6 +248,52 @@ def test_a_stream_reads_each_offset_once_and_reports_its_lag(
     metrics = stream_metrics(query)
     assert metrics is not None
     assert (metrics.received, metrics.acknowledged) == (50, 0)
+
+
+@pytest.fixture
+def super_stream(channel: Channel) -> Iterator[str]:
+    """A super stream with the partitions `NAME-0` and `NAME-1`."""
+    name = f"super-{uuid.uuid4()}"
+    channel.declare_exchange(name, "x-consistent-hash", durable=True)
+    for partition in (f"{name}-0", f"{name}-1"):
+        channel.declare(partition, durable=True, queue_type="stream")
+        channel.bind(partition, name, "1")
+    yield name
+    for partition in (f"{name}-0", f"{name}-1"):
+        channel.delete(partition)
+
+
+@on_holtmq
+@pytest.mark.parametrize("by", ["queues", "queuePattern"])
+def test_a_stream_reads_the_partitions_of_a_super_stream(
+    spark: SparkSession, live: LiveBroker, holtmq: BrokerProcess, super_stream: str, tmp_path: Path, by: str
+) -> None:
+    publisher = Publisher(lambda: BrokerOptions(url=live.url).connect("test"))
+    publisher.publish(Outgoing(super_stream, f"key.{number}", bytes(2), b"%d" % number) for number in range(100))
+    publisher.flush()
+    publisher.close()
+    first, second = f"{super_stream}-0", f"{super_stream}-1"
+    sizes = {part.queue: len(part) for name in (first, second) for part in ranges(live, name)}
+    assert (len(sizes), sum(sizes.values())) == (2, 100)
+    chosen = {"queues": f"{first},{second}"}
+    if by == "queuePattern":
+        chosen = {by: f"{super_stream}-[0-9]+", "managementUrl": f"http://127.0.0.1:{holtmq.http_port}"}
+    starts = json.dumps({first: 5, second: "earliest"})
+    options = amqp_options(live, startingOffsets=starts, maxOffsetsPerTrigger=60, **chosen)
+    read: list[tuple[str, int]] = []
+
+    def write(batch: DataFrame, _: int) -> None:
+        read.extend((row["source_queue"], row["offset"]) for row in batch.select("source_queue", "offset").collect())
+
+    writer = spark.readStream.format("amqp").options(**options).load().writeStream.foreachBatch(write)
+    query = writer.option("checkpointLocation", str(tmp_path)).trigger(availableNow=True).start()
+    query.awaitTermination()
+    expected = [(first, offset) for offset in range(5, sizes[first])] + [(second, offset) for offset in range(sizes[second])]
+    assert sorted(read) == expected
+    lags = [json.loads(each["sources"][0]["latestOffset"])["lags"] for each in query.recentProgress]
+    assert lags[0] == {first: sizes[first] - 5, second: sizes[second]}
+    assert sum(lags[1].values()) == 35
+    assert lags[1].keys() == {first, second}
 
 
 @on_holtmq
