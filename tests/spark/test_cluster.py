@@ -17,10 +17,13 @@ import pyspark
 import pytest
 from pyspark.sql import SparkSession
 
+from holtmq.client.publisher import Outgoing, Publisher
+from holtmq.spark.amqp.amqp_options import BrokerOptions
 from holtmq.spark.java import java_home
 from tests.amqp_client import Amqp
 from tests.ports import port_of, reserve_port
 from tests.server.process import broker_process
+from tests.spark import cluster_stream
 from tests.spark.cluster_job import MESSAGES
 from tests.spark.conftest import wait_until
 from tests.spark.light_environment import make_light_environment
@@ -114,8 +117,11 @@ def cluster(folder: Path) -> Iterator[tuple[str, list[subprocess.Popen[bytes]]]]
 
 def start_job(master: str, folder: Path, python: Path) -> subprocess.Popen[str]:
     """Start the job with this Python for the executors."""
-    places = (master, str(folder / "in"), str(folder / "out"), str(python))
-    command = [sys.executable, "-m", "tests.spark.cluster_job", *places]
+    return start_application("cluster_job", master, str(folder / "in"), str(folder / "out"), str(python))
+
+
+def start_application(name: str, *arguments: str) -> subprocess.Popen[str]:
+    command = [sys.executable, "-m", f"tests.spark.{name}", *arguments]
     return subprocess.Popen(
         command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, env=environment(), start_new_session=True
     )
@@ -145,6 +151,26 @@ def test_a_worker_that_is_killed_during_a_job_costs_no_rows(tmp_path: Path) -> N
     assert not list((tmp_path / "out").glob("_holtmq-*"))
     assert found["importable"] == []
     assert all(path.endswith("holtmq.zip/holtmq/__init__.py") for path in found["paths"])
+
+
+def test_a_worker_and_a_broker_that_are_killed_in_a_micro_batch_cost_no_offset_and_repeat_none(tmp_path: Path) -> None:
+    with broker_process(tmp_path / "broker.db") as broker, cluster(tmp_path) as (master, workers):
+        url = f"amqp://guest:guest@127.0.0.1:{broker.port}/%2F"
+        with Amqp(broker.port) as amqp:
+            amqp.channel().declare("events", durable=True, queue_type="stream")
+        publisher = Publisher(lambda: BrokerOptions(url=url).connect("test"))
+        publisher.publish(Outgoing("", "events", bytes(2), b"%d" % number) for number in range(cluster_stream.MESSAGES))
+        publisher.flush()
+        publisher.close()
+        query = start_application("cluster_stream", master, url, "events", str(tmp_path / "out"))
+        wait_until(lambda: is_in_the_middle(tmp_path) or query.poll() is not None, START_TIMEOUT_S)
+        assert query.poll() is None, query.communicate()
+        broker.kill()
+        kill(workers[0])
+        broker.start()
+        found = result(query)["offsets"]
+    size = cluster_stream.OFFSETS_PER_BATCH
+    assert found == [list(range(start, start + size)) for start in range(0, cluster_stream.MESSAGES, size)]
 
 
 def is_in_the_middle(folder: Path) -> bool:
