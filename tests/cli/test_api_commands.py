@@ -142,6 +142,8 @@ def test_a_stream_is_read_from_anywhere(cli: Cli) -> None:
     assert "two" in shown
     assert "offset" in shown
     cli("declare", "queue", "q")
+    listed = cli.json("list", "queues", "name", "first_offset", "last_offset", "--sort", "name")
+    assert [tuple(each.values()) for each in listed] == [("events", 0, 2), ("q", None, None)]
     assert "queue 'q' is not a stream" in cli("get", "q", "--offset", "1", code=1)
 
 
