@@ -1,9 +1,9 @@
-"""Streams of HoltMQ beside those of RabbitMQ, over AMQP 0-9-1, in one run: python -m benchmarks.streams [--messages N]
+"""Streams of HoltMQ beside those of its peers, over AMQP 0-9-1, in one run: python -m benchmarks.streams [--messages N]
 
-Both brokers run on the same machine and receive the same load in turn; the other one is halted (SIGSTOP) in the meantime.
-Messages are published with confirms and read with a prefetch of 1,000, acknowledged in hundreds. "Seek" is the time from
-basic.consume to the first delivery, at places all over the stream. Prints a table for benchmarks/README.md: the worst round of
-HoltMQ, the median of RabbitMQ.
+All brokers run on the same machine and receive the same load in turn; the others are halted (SIGSTOP) in the meantime. A peer
+that is not installed is left out. Messages are published with confirms and read with a prefetch of 1,000, acknowledged in
+hundreds. "Seek" is the time from basic.consume to the first delivery, at places all over the stream. Memory is that of all
+processes of a broker. Prints a table for benchmarks/README.md: the worst round of HoltMQ, the median of its peers.
 """
 
 from __future__ import annotations
@@ -12,15 +12,17 @@ import argparse
 import asyncio
 import statistics
 import sys
+import threading
 import time
-from collections.abc import Sequence
-from contextlib import ExitStack
+from collections.abc import Iterator, Sequence
+from contextlib import ExitStack, contextmanager, suppress
 from datetime import UTC, datetime
 from itertools import pairwise
 
 import uvloop
 
-from benchmarks.brokers import Broker, HoltMQ, RabbitMQ, alone, running
+from benchmarks.brokers import KINDS, Broker, alone, found_kinds, running
+from benchmarks.results import OURS
 from holtmq.bench import Load, run_load
 from holtmq.bench.load_client import LoadClient, LoadConsumer
 from holtmq.table import FieldValue
@@ -31,6 +33,7 @@ QUEUE = "holtmq.bench.000000"
 PREFETCH, ACK_EVERY = 1000, 100
 READERS = 10
 SEEKS = 20
+SAMPLE_S = 0.1
 STREAM: dict[str, FieldValue] = {"x-queue-type": "stream"}
 LESS_IS_BETTER = ("processor", "seek", "start", "memory", "file")
 
@@ -40,12 +43,14 @@ def main() -> None:
     parser.add_argument("--messages", type=int, default=MESSAGES, help=f"messages in the stream (default: {MESSAGES:,})")
     parser.add_argument("--rounds", type=int, default=3, help="number of rounds (default: 3)")
     parser.add_argument("--sizes", type=int, nargs="+", default=[100, 1024], help="bytes of a body (default: 100 1024)")
+    parser.add_argument("--without", default="", metavar="NAME", help="a broker to leave out")
     options = parser.parse_args()
+    kinds = [kind for kind in found_kinds() if kind.name != options.without]
     for size in options.sizes:
         found: dict[str, dict[str, list[float]]] = {}
         for _ in range(options.rounds):
             with ExitStack() as stack:
-                brokers = [stack.enter_context(running(kind)) for kind in (HoltMQ, RabbitMQ)]
+                brokers = [stack.enter_context(running(kind)) for kind in kinds]
                 for broker in brokers:
                     with alone(brokers, broker):
                         for name, value in measure(broker, options.messages, size).items():
@@ -66,14 +71,16 @@ def measure(broker: Broker, messages: int, size: int) -> dict[str, float]:
     values["publish, confirmed, messages/s"] = run_load(broker.address, load).sent_per_s
     used_s.append(cpu())
     times = [began + number / SEEKS * (time.time() - began) for number in range(SEEKS)]
-    values["read from the first offset, messages/s"] = read(broker, size, [0], messages)
-    used_s.append(cpu())
-    places = [number * messages // READERS for number in range(READERS)]
-    values[f"{READERS} readers at different places, messages/s"] = read(broker, size, places, messages // READERS)
-    used_s.append(cpu())
+    with sampled_memory(broker) as samples:
+        values["read from the first offset, messages/s"] = read(broker, size, [0], messages)
+        used_s.append(cpu())
+        places = [number * messages // READERS for number in range(READERS)]
+        values[f"{READERS} readers at different places, messages/s"] = read(broker, size, places, messages // READERS)
+        used_s.append(cpu())
     for name, (before, after) in zip(("publish", "read", f"{READERS} readers"), pairwise(used_s), strict=True):
         values[f"processor time, {name}, µs per message"] = (after - before) * 1e6 / messages
-    values["memory above idle, MiB"] = broker.memory_mib() - idle_mib
+    values["memory above idle, peak while reading, MiB"] = max(samples) - idle_mib
+    values["memory above idle, afterwards, MiB"] = broker.memory_mib() - idle_mib
     offsets = [number * messages // SEEKS for number in range(SEEKS)]
     values["seek to an offset, ms"] = max(seek_ms(broker, offset) for offset in offsets)
     values["seek to a time, ms"] = max(seek_ms(broker, datetime.fromtimestamp(moment, UTC)) for moment in times)
@@ -84,6 +91,26 @@ def measure(broker: Broker, messages: int, size: int) -> dict[str, float]:
         values["start, s"] = time.perf_counter() - start
         values["file, bytes per message beyond the body"] = (broker.disk_mib() - disk_mib) * 2**20 / messages - size
     return values
+
+
+@contextmanager
+def sampled_memory(broker: Broker) -> Iterator[list[float]]:
+    """Yield a list to which the memory of a broker is added, in MiB, until the block ends."""
+    samples, ended = [broker.memory_mib()], threading.Event()
+
+    def sample() -> None:
+        while not ended.wait(SAMPLE_S):
+            with suppress(OSError):  # a helper process of the broker has ended
+                samples.append(broker.memory_mib())
+
+    sampler = threading.Thread(target=sample)
+    sampler.start()
+    try:
+        yield samples
+    finally:
+        ended.set()
+        sampler.join()
+        samples.append(broker.memory_mib())
 
 
 def read(broker: Broker, size: int, offsets: Sequence[int], each: int) -> float:
@@ -123,13 +150,19 @@ def seek_ms(broker: Broker, place: FieldValue) -> float:
 
 
 def print_table(found: dict[str, dict[str, list[float]]], messages: int, size: int) -> None:
-    print(f"\n{messages:,} messages of {size} bytes\n\n| | HoltMQ, worst | RabbitMQ, median | ratio |\n|---|---|---|---|")
+    measured = {broker for by_broker in found.values() for broker in by_broker}
+    peers = [kind.name for kind in KINDS if kind.name != OURS and kind.name in measured]
+    missing = [kind.name for kind in KINDS if kind.name not in measured]
+    print(f"\n{messages:,} messages of {size} bytes" + (f". Not found, or left out: {', '.join(missing)}" if missing else ""))
+    print("\n| | HoltMQ, worst |" + "".join(f" {peer}, median | ratio |" for peer in peers))
+    print("|---|---|" + "---|---|" * len(peers))
     for name, by_broker in found.items():
-        is_less_better = name.startswith(LESS_IS_BETTER)
-        ours = (max if is_less_better else min)(by_broker["HoltMQ"])
-        theirs = statistics.median(by_broker["RabbitMQ"]) if "RabbitMQ" in by_broker else None
-        ratio = "" if theirs is None else f"{ours / theirs:.2f}"
-        print(f"| {name} | {ours:,.4g} | {'' if theirs is None else f'{theirs:,.4g}'} | {ratio} |")
+        ours = (max if name.startswith(LESS_IS_BETTER) else min)(by_broker[OURS])
+        cells = [f"{ours:,.4g}"]
+        for peer in peers:
+            theirs = statistics.median(by_broker[peer]) if peer in by_broker else None
+            cells += ["", ""] if theirs is None else [f"{theirs:,.4g}", f"{ours / theirs:.2f}"]
+        print(f"| {name} | {' | '.join(cells)} |")
 
 
 if __name__ == "__main__":
