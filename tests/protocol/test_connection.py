@@ -132,6 +132,30 @@ def test_a_session_is_carried_out() -> None:
     assert connection.state == ConnectionState.OPEN
 
 
+class Resolver(Recorder):
+    """A handler that records which publish targets it is asked for."""
+
+    def publication(self, channel: ServerChannel, method: wire.BasicPublish) -> PublishTarget:
+        self.seen.append(method.routing_key)
+        return Sized([], channel.number, method.routing_key)
+
+
+class Sized(Recording):
+    memory: ClassVar[int] = 1
+
+
+def test_a_full_cache_of_publish_targets_is_kept_for_a_while_before_it_starts_anew(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("holtmq.protocol.server_connection.PUBLISH_TARGETS_BYTES", 2)
+    monkeypatch.setattr("holtmq.protocol.server_connection.TARGETS_LEFT_OUT", 3)
+    resolver = Resolver()
+    connection = ServerConnection(resolver, Limits())
+    connection.receive(handshake() + method_frame(1, wire.ChannelOpen()))
+    resolver.seen.clear()
+    for key in ("a", "b", "c", "a", "c", "b", "d", "d", "a"):
+        connection.receive(publish(1, key, b"m"))
+    assert resolver.seen == ["a", "b", "c", "c", "d", "a"]  # with the first d, all others are forgotten
+
+
 @given(st.lists(st.integers(0, 10**6), max_size=200))
 def test_slices_make_no_difference(cuts: list[int]) -> None:
     recorder, connection, output = receive(session(), cuts)

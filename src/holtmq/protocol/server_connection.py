@@ -81,7 +81,9 @@ REPLY_NAMES = {
     506: "RESOURCE_ERROR", 530: "NOT_ALLOWED", 540: "NOT_IMPLEMENTED", 541: "INTERNAL_ERROR",
 }  # fmt: skip
 PUBLISH_TARGETS_BYTES = 16 * 1024 * 1024
-"""Memory for the publish targets that a connection remembers. When the cache is full, it is cleared."""
+TARGETS_LEFT_OUT = 100_000
+"""Memory for the publish targets that a connection remembers. When it is full, this many further ones are not remembered before
+all are forgotten: if every message has a key of its own, it is cheaper not to."""
 LARGE_PIECE = 4096
 LARGE_BODY = 16 * 1024
 """Bodies of this size are worth a way of their own. The other way takes more copies and less Python."""
@@ -168,6 +170,8 @@ class ServerConnection:
         self._handler = handler
         self._publish_targets: dict[bytes, PublishTarget] = {}
         self._publish_targets_bytes = 0
+        self._targets_left_out = 0
+        """Number of targets that the full cache did not take."""
         self._rest = b""
         self.unsent = 0
         """Size of `output` in bytes, without the methods of deliveries."""
@@ -239,7 +243,7 @@ class ServerConnection:
     def forget_targets(self) -> None:
         """Clear the cache of publish targets."""
         self._publish_targets.clear()
-        self._publish_targets_bytes = 0
+        self._publish_targets_bytes = self._targets_left_out = 0
 
     def receive(self, data: bytes) -> None:
         """Carry out all complete frames and keep the rest until more data arrives."""
@@ -464,6 +468,9 @@ class ServerConnection:
         """Ask the broker for the target of a publish, and remember it by the frame of the method."""
         target = self._handler.publication(channel, method)
         if self._publish_targets_bytes >= PUBLISH_TARGETS_BYTES:
+            self._targets_left_out += 1
+            if self._targets_left_out < TARGETS_LEFT_OUT:
+                return target
             self.forget_targets()
         self._publish_targets[encoded] = target
         self._publish_targets_bytes += target.memory
