@@ -15,11 +15,14 @@ from pyspark.sql.types import BinaryType, DataType, IntegerType, StringType, Str
 
 from holtmq import InvalidValueError
 from holtmq.protocol.client_connection import Delivery
-from holtmq.spark.amqp.columns import ARROW_SCHEMA, SCHEMA, RowEncoder
+from holtmq.spark.amqp.columns import ARROW_SCHEMA, PROPERTY_TYPES, SCHEMA, RowEncoder
+from holtmq.spark.amqp.encoded_properties import PropertyValues
 from holtmq.spark.amqp.message_encoder import MessageEncoder
+from holtmq.spark.amqp.property_columns import property_columns
 from holtmq.spark.headers_json import read_headers
 from holtmq.table_json import table_to_json
 from holtmq.wire.content import NAMES, Properties, encode_properties
+from tests.spark.generated_messages import encoded_properties
 
 texts = st.text(max_size=40).filter(lambda text: len(text.encode("utf-8", "ignore")) <= 255 and text.isprintable())
 values: dict[str, st.SearchStrategy[Any]] = {
@@ -99,3 +102,18 @@ def test_an_error_about_a_number_beyond_64_bits_names_the_key() -> None:
 
 def test_an_empty_list_of_deliveries_gives_no_rows() -> None:
     assert RowEncoder("q").encode([]).num_rows == 0
+
+
+@given(st.lists(encoded_properties(st.one_of(st.text(max_size=9).map(str.encode), st.binary(max_size=9))), min_size=1))
+def test_properties_read_by_column_are_the_same_as_those_read_one_by_one(raws: list[bytes]) -> None:
+    known = PropertyValues()
+    for some in (raws, raws[:1], [raw for raw in raws if raw[:2] == raws[0][:2]], raws * 5):
+        arrays = property_columns(some, PROPERTY_TYPES, known)
+        assert list(zip(*(array.to_pylist() for array in arrays), strict=True)) == [known[raw] for raw in some]
+
+
+@pytest.mark.parametrize("end", [b"\x05ab", b"\x02ab!", b""], ids=["cut off", "too long", "missing"])
+def test_properties_that_cannot_be_read_are_unset(end: bytes) -> None:
+    raw, good = b"\x80\x00" + end, b"\x80\x00\x02ab"
+    first, *_ = property_columns([raw, good], PROPERTY_TYPES, PropertyValues())
+    assert first.to_pylist() == [None, "ab"]

@@ -22,6 +22,7 @@ from pyspark.sql.types import (
 
 from holtmq.protocol.client_connection import Delivery
 from holtmq.spark.amqp.encoded_properties import PropertyValues
+from holtmq.spark.amqp.property_columns import property_columns
 from holtmq.wire.content import NAMES
 
 OFFSET = "offset"
@@ -56,6 +57,7 @@ _ARROW_TYPES: dict[type[DataType], pa.DataType] = {
     StringType: pa.string(),
 }
 ARROW_SCHEMA = pa.schema([(field.name, _ARROW_TYPES[type(field.dataType)]) for field in SCHEMA])
+PROPERTY_TYPES = [ARROW_SCHEMA.field(name).type for name in NAMES]
 
 
 class RowEncoder:
@@ -77,14 +79,13 @@ class RowEncoder:
         raw_texts = {text: text.encode("utf-8", "surrogateescape") for text in {*exchanges, *keys}}
         # a Spark string cannot contain bytes that are not UTF-8: they are replaced by U+FFFD
         texts = {text: raw.decode("utf-8", "replace") for text, raw in raw_texts.items()}
-        properties = [self._values[raw] for raw in raws]
         columns: list[Any] = [
             pa.repeat(self._queue, count),
             [texts[exchange] for exchange in exchanges],
             [texts[key] for key in keys],
             _column(deliveries, 1),
             pa.repeat(pa.scalar(received_at or datetime.now(UTC), ARROW_SCHEMA.field("received_at").type), count),
-            *(_column(properties, place) for place in range(len(NAMES))),
+            *property_columns(raws, PROPERTY_TYPES, self._values),
             _column(deliveries, 5),
             [raw_texts[key] for key in keys],
             raws,
