@@ -287,7 +287,7 @@ def test_an_interrupted_job_says_what_it_left(
 
 
 def test_a_signal_interrupts_a_job_that_runs(
-    run: Run, inputs: dict[str, str], url: str, caplog: pytest.LogCaptureFixture
+    run: Run, spark: SparkSession, inputs: dict[str, str], url: str, caplog: pytest.LogCaptureFixture
 ) -> None:
     """At this rate the job takes minutes, so the signal comes while it runs."""
 
@@ -304,6 +304,8 @@ def test_a_signal_interrupts_a_job_that_runs(
     assert caplog.text == ""  # a command would print it
     assert "interrupted: a part of the messages may be published. Their header x-holtmq-replay is " in printed
     assert len(printed.splitlines()) == 1
+    run("report", inputs["some"], "--definitions", inputs["definitions"], code=1)
+    assert spark.range(3).count() == 3  # the next command did not take the session for its own, and stop it
 
 
 def test_progress_shows_rows_and_rate(spark: SparkSession, inputs: dict[str, str]) -> None:

@@ -59,9 +59,8 @@ class SparkRun:
         from py4j.protocol import Py4JError
         from pyarrow import ArrowException
         from pyspark.errors import PySparkException
-        from pyspark.sql import SparkSession
 
-        spark, is_ours, interrupts = None, SparkSession.getActiveSession() is None, _Interrupts()
+        spark, is_ours, interrupts = None, not _has_session(), _Interrupts()
         try:
             spark = session(self.master, app_name=f"holtmq {self.what}", config=dict(pairs(self.conf)))
             with (
@@ -80,6 +79,21 @@ class SparkRun:
         finally:
             if is_ours and spark is not None:
                 _in_new_thread(spark.stop)
+
+
+def _has_session() -> bool:
+    """Return whether this process has a session: an active one, or one that another thread of Java has made.
+
+    After an interrupt, calls come from a new thread of Java, in which no session is active.
+    """
+    from pyspark.errors import PySparkException
+    from pyspark.sql import SparkSession
+
+    try:
+        SparkSession.active()
+    except PySparkException:
+        return False
+    return True
 
 
 class _Interrupts:
