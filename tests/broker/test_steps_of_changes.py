@@ -15,7 +15,7 @@ from holtmq.queueing.rules import QueueRules
 from holtmq.steps import Steps, complete
 from holtmq.store.sqlite import chunk_log
 from holtmq.topology import Binding, Exchange, Policy, Queue, Topology
-from tests.broker.conftest import Bench
+from tests.broker.conftest import Bench, Clock
 
 LIMIT = Policy("short", "^q", {"max-length": 2})
 
@@ -203,3 +203,22 @@ def test_queues_that_are_deleted_while_all_are_looked_at_are_freed_one_by_one(be
     bench.turn()
     numbers = [len(left), *(len(left) for _ in steps), len(left)]
     assert all(before - after <= 1 for before, after in pairwise(numbers)), numbers
+
+
+def test_a_purged_queue_is_empty_at_once_and_frees_its_messages_in_steps(
+    bench: Bench, clock: Clock, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("holtmq.broker.vhost.FREED_AT_ONCE", 2)
+    client = bench.client()
+    client.declare("q")
+    for _ in range(5):
+        client.publish("", "q")
+    bench.turn()
+    clock.steps = 0
+    assert bench.broker.vhosts["/"].queue("q").purge() == 5
+    assert (bench.count("q"), clock.has_work) == (0, True)
+    client.publish("", "q", b"after")
+    clock.go_on(2)
+    assert clock.has_work
+    clock.go_on(5)
+    assert (clock.has_work, client.get("q"), client.get("q")) == (False, b"after", None)

@@ -151,10 +151,13 @@ class Lane:
         yield from (message for _, message in self.returned)
         yield from self.ready
 
-    def clear(self) -> None:
+    def clear(self) -> deque[QueuedMessage]:
+        """Remove all messages. Return those that were in memory, because to free many of them takes a while."""
+        removed, self.ready = self.ready, deque()
+        removed.extend(message for _, message in self.returned)
         self.returned.clear()
-        self.ready.clear()
         self.paged = 0
+        return removed
 
 
 def _id(message: QueuedMessage) -> int:

@@ -18,6 +18,8 @@ from holtmq.store.journal_port import JournalPort
 from holtmq.store.records import StoredRow
 
 if TYPE_CHECKING:
+    from collections import deque
+
     from holtmq.broker.chores import Chore
     from holtmq.broker.consumer import Consumer
     from holtmq.broker.lane import Lane
@@ -99,6 +101,9 @@ class QueueHost(Protocol):
 
     def deliver_in_steps(self, queue: ServedQueue, begin: Callable[[], Steps[None]]) -> Chore:
         """Let a queue deliver messages in steps: for as long as there is time, and the rest between turns."""
+
+    def free_in_steps(self, queue: MessageQueue, messages: deque[QueuedMessage]) -> None:
+        """Free messages that have left a queue."""
 
     def delivery_failed(self, consumer: Consumer) -> None:
         """Report the exception that is being handled, and close the connection of the consumer."""

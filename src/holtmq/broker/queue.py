@@ -111,7 +111,6 @@ class MessageQueue:
         if not self._lanes:
             self._lanes = [Lane(priority) for priority in range(rules.max_priority, -1, -1)]
             self._lane = self._lanes[-1]
-            self._ready = self._lane.ready
             self._has_priorities = rules.max_priority > 0
         self._limits_length = rules.limits_length
         rejects = self._limits_length and rules.overflow != "drop-head"
@@ -614,7 +613,7 @@ class MessageQueue:
             for message in lane.in_memory():
                 if message.stored:
                     self._journal.remove(message, self.id)
-            lane.clear()
+            self._host.free_in_steps(self, lane.clear())
         self._dying.clear()
         self._memory = self._paged_bytes = 0
         self._terms = {key: terms for key, terms in self._terms.items() if key in unsettled}
@@ -677,7 +676,7 @@ class MessageQueue:
 
     def _chunk(self) -> int:
         """Return the number of messages to deliver before checking the consumers again."""
-        waiting = len(self._ready)
+        waiting = len(self._lane.ready)
         if not waiting:
             return CHUNK_MESSAGES
         return max(1, min(CHUNK_MESSAGES, CHUNK_BYTES * waiting // (self._memory + 1)))
@@ -772,7 +771,7 @@ class MessageQueue:
             used += size
         elif not is_persistent:
             return False
-        return used > memory.window_bytes or len(self._ready) > memory.window_messages
+        return used > memory.window_bytes or len(self._lane.ready) > memory.window_messages
 
     def _settle_pace(self) -> None:
         """Decide whether the next message can take the hot path."""

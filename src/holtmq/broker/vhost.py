@@ -44,6 +44,8 @@ Buried: TypeAlias = tuple[QueuedMessage, Callable[[], None]]
 """A message that has died, and what is to be done when its dead letter is in all its queues."""
 Burial: TypeAlias = tuple[FanOut, Consequences, Callable[[], None]]
 ENDS = attrgetter("vhost", "source", "destination_type", "destination")
+FREED_AT_ONCE = 2000
+"""Messages of a purged queue that are freed in one step."""
 SWEPT_AT_ONCE = 100
 """Bindings that are freed in one step, or together with what they belonged to."""
 
@@ -283,6 +285,10 @@ class VirtualHost:
     def deliver_in_steps(self, queue: ServedQueue, begin: Callable[[], Steps[None]]) -> Chore:
         return self.broker.chores.add("delivering messages", f"queue {queue.name!r}", begin)
 
+    def free_in_steps(self, queue: MessageQueue, messages: deque[QueuedMessage]) -> None:
+        if len(messages) > FREED_AT_ONCE:
+            self.broker.chores.add("freeing messages", f"queue {queue.name!r}", partial(_free, messages))
+
     def delivery_failed(self, consumer: Consumer) -> None:
         session = consumer.channel.session
         self.broker.internal_errors.report("delivering to a consumer", f"consumer {consumer.tag!r} of {session.user.name!r}")
@@ -447,3 +453,10 @@ class VirtualHost:
 
 def _ignore(*_: bool) -> None:
     """Do nothing: nobody waits for the confirm of a dead letter."""
+
+
+def _free(messages: deque[QueuedMessage]) -> Steps[None]:
+    while messages:
+        for _ in range(min(FREED_AT_ONCE, len(messages))):
+            messages.pop()
+        yield
