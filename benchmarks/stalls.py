@@ -248,6 +248,7 @@ def operations(site: Site) -> Iterator[tuple[str, Callable[[], Act]]]:
     yield http("DELETE", f"/api/permissions/{V}/other")
     yield http("DELETE", "/api/users/other")
     yield from message_operations(site)
+    yield from removals(site)
     yield from connection_operations(site)
     yield from expiries(site)
     yield from deletions(site)
@@ -324,15 +325,57 @@ def message_operations(site: Site) -> Iterator[tuple[str, Callable[[], Act]]]:
     yield "`queue.purge`, 500 MiB", big(lambda each: each.call(wire.QueuePurge(0, "big"), wire.QueuePurgeOk))
     yield "`queue.delete`, 500 MiB", big(lambda each: each.call(wire.QueueDelete(0, "big"), wire.QueueDeleteOk))
 
-    def small(call: Callable[[BlockingConnection], object]) -> Callable[[], Act]:
+
+def removals(site: Site) -> Iterator[tuple[str, Callable[[], Act]]]:
+    """Removing many small messages, and streams."""
+
+    def small(
+        call: Callable[[BlockingConnection], object], count: int = 200_000, properties: bytes = PERSISTENT
+    ) -> Callable[[], Act]:
         def prepare() -> Act:
-            site.fill("small", 200_000)
+            site.fill("small", count, properties=properties)
             return lambda: with_connection(site, call)
 
         return prepare
 
-    yield "`queue.purge`, 200,000 messages", small(lambda each: each.call(wire.QueuePurge(0, "small"), wire.QueuePurgeOk))
-    yield "`queue.delete`, 200,000 messages", small(lambda each: each.call(wire.QueueDelete(0, "small"), wire.QueueDeleteOk))
+    def purge(each: BlockingConnection) -> object:
+        return each.call(wire.QueuePurge(0, "small"), wire.QueuePurgeOk)
+
+    def delete(each: BlockingConnection) -> object:
+        return each.call(wire.QueueDelete(0, "small"), wire.QueueDeleteOk)
+
+    yield "`queue.purge`, 200,000 messages", small(purge)
+    yield "`queue.delete`, 200,000 messages", small(delete)
+    yield "`queue.purge`, 500,000 transient messages", small(purge, 500_000, TRANSIENT)
+    yield "`queue.delete`, 500,000 transient messages", small(delete, 500_000, TRANSIENT)
+
+    def stream(call: Callable[[BlockingConnection], object]) -> Callable[[], Act]:
+        def prepare() -> Act:
+            site.declare("stream", durable=True, arguments={"x-queue-type": "stream"})
+            site.publish("stream", 500_000)
+            return lambda: with_connection(site, call)
+
+        return prepare
+
+    yield "read a stream of 500,000 messages", stream(_read_stream)
+    yield (
+        "`queue.delete`, a stream of 500,000 messages",
+        stream(lambda each: each.call(wire.QueueDelete(0, "stream"), wire.QueueDeleteOk)),
+    )
+
+
+def _read_stream(connection: BlockingConnection) -> None:
+    """Read a stream from its first offset to its end, and acknowledge in hundreds."""
+    connection.call(wire.BasicQos(0, 1000), wire.BasicQosOk)
+    arguments: dict[str, FieldValue] = {"x-stream-offset": "first"}
+    connection.call(wire.BasicConsume(0, "stream", "reader", arguments=arguments), wire.BasicConsumeOk)
+    received = 0
+    while received < 500_000:
+        connection.receive(1.0)
+        deliveries, connection.deliveries = connection.deliveries, []
+        if deliveries:
+            received += len(deliveries)
+            connection.send(CHANNEL, wire.BasicAck(deliveries[-1].tag, multiple=True))
 
 
 def connection_operations(site: Site) -> Iterator[tuple[str, Callable[[], Act]]]:
