@@ -274,8 +274,12 @@ class StreamOptions(QueueOptions):
 
     @property
     def batch_rows(self) -> int:
-        """The maximum size of a micro-batch: as given, or half of what the receivers prefetch."""
-        return self.max_messages_per_trigger or max(1, self.prefetch * self.receivers // 2)
+        """The maximum size of a micro-batch: as given, or half of what the receivers prefetch.
+
+        A kept spool is acknowledged when a batch is planned, so that the receivers go on meanwhile: then it is all of it.
+        """
+        window = self.prefetch * self.receivers
+        return self.max_messages_per_trigger or max(1, window if self.keeps_spool else window // 2)
 
     @property
     def keeps_spool(self) -> bool:
