@@ -69,7 +69,7 @@ class Config:
     max_frame_bytes: int = field(
         default=131_072, metadata={"help": "Maximum frame size, in bytes, including the frame header and end."}
     )
-    max_message_bytes: int = field(default=134_217_728, metadata={"help": "Maximum size of a message body, in bytes."})
+    max_message_bytes: int = field(default=67_108_864, metadata={"help": "Maximum size of a message body, in bytes."})
     heartbeat_s: int = field(default=60, metadata={"help": "Heartbeat interval proposed to clients, in seconds."})
     handshake_timeout_s: float = field(
         default=10.0, metadata={"help": "Time within which a client must complete the handshake and log in, in seconds."}

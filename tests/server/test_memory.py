@@ -9,12 +9,14 @@ from __future__ import annotations
 import json
 import random
 import socket
+import threading
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
 
 import pytest
 
+from holtmq.config import Config
 from holtmq.wire import methods as wire
 from holtmq.wire.content import encode_properties, make_content, on_channel
 from holtmq.wire.frames import method_frame
@@ -127,18 +129,22 @@ def test_a_client_that_does_not_read_returned_messages(victim: Victim) -> None:
     victim.stays_within_its_limit()
 
 
-def test_a_client_that_does_not_read_its_replies(victim: Victim) -> None:
-    deaf, server = victim.connect(), victim.connect().channel()
-    asking = deaf.channel()
+def reply(victim: Victim, number: int) -> Channel:
+    """Send replies of 1 MiB to a client that does not read, and return its channel."""
+    asking, server = victim.connect().channel(), victim.connect().channel()
     server.declare("requests")
     asking.consume("amq.rabbitmq.reply-to", "replies", no_ack=True)
     asking.publish("", "requests", b"?", reply_to="amq.rabbitmq.reply-to")
     request = eventually(lambda: server.get("requests"), "the request")
     assert request is not None
-    reply_to = request.properties["reply_to"]
-    for _ in range(350):
-        server.publish("", reply_to, bytes(MIB))
+    for _ in range(number):
+        server.publish("", request.properties["reply_to"], bytes(MIB))
     server.settle()
+    return asking
+
+
+def test_a_client_that_does_not_read_its_replies(victim: Victim) -> None:
+    reply(victim, 350)
     victim.serves_others()
     victim.stays_within_its_limit()
 
@@ -146,23 +152,14 @@ def test_a_client_that_does_not_read_its_replies(victim: Victim) -> None:
 def test_a_client_that_leaves_too_much_unread_is_disconnected(tmp_path: Path) -> None:
     """Even if there is enough memory. Replies come from others, so that not reading from the client does not stop them."""
     with small_broker(tmp_path, 1024 * MIB, f"max_message_bytes = {MIB}") as victim:
-        deaf, server = victim.connect(), victim.connect().channel()
-        asking = deaf.channel()
-        server.declare("requests")
-        asking.consume("amq.rabbitmq.reply-to", "replies", no_ack=True)
-        asking.publish("", "requests", b"?", reply_to="amq.rabbitmq.reply-to")
-        request = eventually(lambda: server.get("requests"), "the request")
-        assert request is not None
-        for _ in range(100):
-            server.publish("", request.properties["reply_to"], bytes(MIB))
-        server.settle()
+        asking = reply(victim, 100)
         replies = iter(lambda: asking.next(PATIENCE_S), None)
         with pytest.raises(OSError):  # noqa: PT011  # reset or closed
             list(replies)
 
 
 def test_a_client_that_reads_a_large_message_slowly_stays_connected(tmp_path: Path) -> None:
-    with small_broker(tmp_path, 1024 * MIB) as victim:
+    with small_broker(tmp_path, 1024 * MIB, f"max_message_bytes = {128 * MIB}") as victim:
         channel, slow = victim.connect().channel(), victim.connect()
         channel.declare("q")
         reader = slow.channel()
@@ -215,6 +212,31 @@ def test_messages_that_are_never_finished(victim: Victim) -> None:
         send_until_stuck(amqp, method_frame(1, wire.BasicPublish(0, "", "q")) + content[:-MIB], 1)
     victim.serves_others()
     victim.stays_within_its_limit()
+
+
+@pytest.mark.parametrize("mode", [1, 2], ids=["transient", "persistent"])
+def test_messages_of_the_largest_size_with_the_default_limits(tmp_path: Path, mode: int) -> None:
+    config = Config(data="")
+    with small_broker(tmp_path, config.memory_bytes) as victim:
+        setup = victim.connect().channel()
+        setup.declare("q", durable=True)
+        content = make_content(encode_properties({"delivery_mode": mode}), bytes(config.max_message_bytes))
+
+        def publish(amqp: Amqp) -> None:
+            message = method_frame(1, wire.BasicPublish(0, "", "q")) + on_channel(content, 1, amqp.frame_max)
+            send_until_stuck(amqp, message, 2)
+
+        publishers = [victim.connect() for _ in range(8)]
+        for amqp in publishers:
+            amqp.channel()
+        threads = [threading.Thread(target=publish, args=(amqp,)) for amqp in publishers]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join()
+        assert eventually(lambda: setup.get("q"), "a message") is not None
+        most = victim.most_resident()
+        assert most < config.memory_bytes + SLACK, f"{most // MIB} MiB"
 
 
 def test_unacknowledged_messages_of_basic_get(victim: Victim) -> None:

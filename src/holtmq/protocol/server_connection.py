@@ -126,7 +126,7 @@ class Limits:
 
     channels: int = 2047
     frame_size: int = 131_072
-    message_size: int = 128 * 1024 * 1024
+    message_size: int = 64 * 1024 * 1024
     heartbeat_s: int = 60
 
 
