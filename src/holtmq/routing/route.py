@@ -43,11 +43,10 @@ class Route:
             (binding,) = bindings
             if binding.arguments is EMPTY_TABLE:
                 return _route_to(binding.destination)
-        queues = tuple(sorted({binding.destination for binding in bindings}))
+        queues = tuple(sorted(dict.fromkeys([binding.destination for binding in bindings])))
         with_arguments: dict[str, list[Binding]] = {}
-        for binding in bindings:
-            if binding.arguments is not EMPTY_TABLE:
-                with_arguments.setdefault(binding.destination, []).append(binding)
+        for binding in [binding for binding in bindings if binding.arguments is not EMPTY_TABLE]:
+            with_arguments.setdefault(binding.destination, []).append(binding)
         if not with_arguments:
             return cls(queues, NO_ENTRIES)
         entries = {queue: Entry.through(entered_by) for queue, entered_by in with_arguments.items()}
