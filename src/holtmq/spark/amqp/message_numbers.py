@@ -12,11 +12,10 @@ from pyspark import TaskContext
 
 from holtmq.client.publisher import Outgoing
 from holtmq.errors import FrameError
+from holtmq.queueing.publishing_id import NUMBERING_HEADERS, PUBLISHER, PUBLISHER_HEADER, PUBLISHING_ID_HEADER
 from holtmq.spark.amqp.encoded_properties import join_properties, split_properties
 from holtmq.wire.tables import drop_field, encode_value, long_string, short_string
 
-PUBLISHER_HEADER, ID_HEADER = "x-publisher", "x-publishing-id"
-PUBLISHER = PUBLISHER_HEADER.encode()
 ROW_BITS = 32
 QUERY_ID, BATCH_ID = "sql.streaming.queryId", "streaming.sql.batchId"
 """Properties that Spark gives to the tasks of a micro-batch."""
@@ -26,7 +25,7 @@ class MessageNumbers:
     """Numbers the messages of one task."""
 
     def __init__(self, publisher: str, first: int = 0) -> None:
-        self._publisher = short_string(PUBLISHER_HEADER) + encode_value(publisher) + short_string(ID_HEADER) + b"l"
+        self._publisher = short_string(PUBLISHER_HEADER) + encode_value(publisher) + short_string(PUBLISHING_ID_HEADER) + b"l"
         self._next = first
 
     @classmethod
@@ -68,6 +67,6 @@ def unnumbered(messages: Iterable[Outgoing]) -> Iterator[Outgoing]:
 
 
 def _drop_numbers(headers: bytes) -> bytes:
-    for name in (PUBLISHER_HEADER, ID_HEADER):
+    for name in NUMBERING_HEADERS:
         headers = drop_field(headers, name) if name.encode() in headers else headers
     return headers
