@@ -79,7 +79,7 @@ hooks: $(READY)  ## run the static checks before each git commit
 
 UPGRADE ?= --upgrade
 lock:  ## choose the newest versions that fit pyproject.toml; with UPGRADE= only add what is missing; needs uv
-	uv pip compile pyproject.toml --group dev --extra delta --extra management --universal --python-version 3.11 --generate-hashes \
+	uv pip compile pyproject.toml --group dev --extra delta --extra management --extra postgres --universal --python-version 3.11 --generate-hashes \
 		--no-emit-index-url --no-header --no-annotate $(UPGRADE) --output-file constraints.txt
 	uv pip compile pyproject.toml --group oldest-spark --universal --python-version 3.11 --generate-hashes \
 		--no-emit-index-url --no-header --no-annotate $(UPGRADE) --output-file constraints-oldest-spark.txt

@@ -20,6 +20,8 @@ from tests.server.process import BrokerProcess, broker_process
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
+    from tests.peers.postgres import Postgres
+
 MISSING_PEER = "missing peer"
 
 # Spark's short jobs end before the optimizing compiler pays off, and it takes the processor from the tests.
@@ -56,6 +58,15 @@ def rabbitmq() -> Iterator[RabbitMQ]:
     """A node that all tests share. Each test leaves it as empty as it found it, if need be with `clear`."""
     with running_rabbitmq("rabbitmq_management", CONSISTENT_HASH_PLUGIN, settings=QUICK_SAMPLES) as node:
         yield node
+
+
+@pytest.fixture(scope="session")
+def postgres() -> Iterator[Postgres]:
+    """A server that all tests share. Each test has a schema of its own."""
+    from tests.peers.postgres import running_postgres
+
+    with running_postgres() as server:
+        yield server
 
 
 @pytest.fixture(scope="session")

@@ -193,6 +193,14 @@ class StoreReplacedError(StoreError):
     """The file was deleted, moved or replaced while it was open; nothing was written."""
 
 
+class StoreLostError(StoreError):
+    """The database cannot be reached; nothing was changed."""
+
+
+class StoreUnknownError(StoreError):
+    """The connection to the database was lost before it answered: the change was made, or it was not."""
+
+
 class StoreDefectError(StoreError):
     """A change could not be written because of an internal error. It is kept, and written again."""
 

@@ -13,7 +13,7 @@ from holtmq.errors import DefinitionsError, NotAllowedError, NotFoundError
 from holtmq.management.statistics import lengths
 from holtmq.queueing.rules import QueueRules
 from holtmq.steps import Steps, complete
-from holtmq.store.sqlite import chunk_log
+from holtmq.store.sql import chunk_log
 from holtmq.topology import Binding, Exchange, Policy, Queue, Topology
 from tests.broker.conftest import Bench, Clock
 

@@ -490,7 +490,7 @@ def test_a_read_error_is_waited_out(
     publish(bench, client, 0, 3)
     with monkeypatch.context() as patch:
         patch.setattr(
-            "holtmq.store.sqlite.stream_log.StreamLog.chunk",
+            "holtmq.store.sql.stream_log.StreamLog.chunk",
             lambda *_: (_ for _ in ()).throw(sqlite3.OperationalError("disk I/O error")),
         )
         with caplog.at_level(logging.ERROR):
@@ -506,7 +506,7 @@ def test_a_time_that_cannot_be_looked_up_is_reported_to_the_consumer(
     bench: Bench, client: Client, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(
-        "holtmq.store.sqlite.stream_log.StreamLog.find",
+        "holtmq.store.sql.stream_log.StreamLog.find",
         lambda *_: (_ for _ in ()).throw(sqlite3.OperationalError("disk I/O error")),
     )
     with pytest.raises(ResourceError, match="stream 's' in vhost '/' cannot be read"):

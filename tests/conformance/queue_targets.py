@@ -16,9 +16,9 @@ from holtmq.broker.queued_message import QueuedMessage
 from holtmq.errors import AmqpError
 from holtmq.server.startup import recover
 from holtmq.steps import complete
+from holtmq.store.sql.declarations import SqlDeclarations
 from holtmq.store.sqlite.batch_journal import SqliteJournal
 from holtmq.store.sqlite.database import SqliteDatabase
-from holtmq.store.sqlite.declarations import SqliteDeclarations
 from holtmq.topology import Exchange, Policy
 from holtmq.wire import methods as wire
 from holtmq.wire.content import encode_properties, make_content
@@ -178,7 +178,7 @@ class EmbeddedQueueTarget:
         self._mq.bind(queue, exchange, key, arguments=arguments)
 
     def set_policy(self, name: str, pattern: str, definition: Table) -> None:
-        SqliteDeclarations(self._mq.database).set_policy(Policy(name, pattern, definition, "queues"))
+        SqlDeclarations(self._mq.database).set_policy(Policy(name, pattern, definition, "queues"))
 
     def publish(self, exchange: str, key: str, body: str, properties: Table) -> bool:
         ttl_ms = int(properties["expiration"]) if "expiration" in properties else None

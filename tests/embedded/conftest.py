@@ -1,13 +1,18 @@
-"""A HoltMQ file for each test, in a folder and in memory, with a clock that the test moves."""
+"""A store for each test, in a file, in memory and in PostgreSQL, with a clock that the test moves."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import pytest
 
 import holtmq
+from tests.peers.peer import POSTGRES
+
+if TYPE_CHECKING:
+    from tests.peers.postgres import Postgres
 
 
 class Clock:
@@ -26,8 +31,16 @@ def clock() -> Clock:
     return Clock()
 
 
-@pytest.fixture(params=["file", "memory"])
-def mq(request: pytest.FixtureRequest, tmp_path: Path, clock: Clock) -> Iterator[holtmq.EmbeddedBroker]:
-    path = tmp_path / "shop.db" if request.param == "file" else ":memory:"
-    with holtmq.open(path, durability="off", clock=clock) as opened:
+@pytest.fixture(params=["file", "memory", pytest.param("postgres", marks=pytest.mark.peer(POSTGRES))])
+def place(request: pytest.FixtureRequest, tmp_path: Path) -> str:
+    """Where a store is: a path or a URL. Only those who need the server start it."""
+    if request.param == "postgres":
+        server: Postgres = request.getfixturevalue("postgres")
+        return server.url()
+    return str(tmp_path / "shop.db") if request.param == "file" else ":memory:"
+
+
+@pytest.fixture
+def mq(place: str, clock: Clock) -> Iterator[holtmq.EmbeddedBroker]:
+    with holtmq.open(place, durability="off", clock=clock) as opened:
         yield opened

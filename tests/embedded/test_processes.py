@@ -173,7 +173,7 @@ def test_a_transaction_that_had_to_wait_for_another_thread_sees_what_others_chan
         other.declare_queue("q")
         other.bind("q", "x")
         door = Door(mq.database._lock)  # noqa: SLF001  # to know when the thread waits
-        mq.database._lock = door  # type: ignore[assignment]  # noqa: SLF001
+        mq.database._lock = door  # noqa: SLF001
         late = threading.Thread(target=mq.publish, args=("m",), kwargs={"exchange": "x"})
         with mq.database.transaction():
             late.start()

@@ -10,7 +10,7 @@ import pytest
 import holtmq
 from holtmq.embedded import QueueHandle
 from holtmq.queueing.letter_chain import MAX_DEATHS
-from holtmq.store.sqlite.declarations import SqliteDeclarations
+from holtmq.store.sql.declarations import SqlDeclarations
 from tests.embedded.conftest import Clock
 
 
@@ -308,8 +308,8 @@ def test_what_only_a_broker_can_do_is_refused_by_name(mq: holtmq.EmbeddedBroker,
 
 def test_a_policy_that_only_a_broker_can_follow_is_refused_by_name(mq: holtmq.EmbeddedBroker) -> None:
     queue = mq.queue("q")
+    SqlDeclarations(mq.database).set_policy(holtmq.Policy("idle", "^q$", {"expires": 1000}, "queues"))
     queue.put("m")
-    SqliteDeclarations(mq.database).set_policy(holtmq.Policy("idle", "^q$", {"expires": 1000}, "queues"))
     with pytest.raises(holtmq.PreconditionFailedError, match="queue 'q' expires when it is unused for 1000 ms"):
         queue.pop()
     with pytest.raises(holtmq.PreconditionFailedError, match="expires"):

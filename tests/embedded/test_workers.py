@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 import threading
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from queue import Queue as Inbox
 
@@ -34,7 +34,7 @@ def test_many_sends_become_few_transactions(live: holtmq.EmbeddedBroker, monkeyp
     batches: list[int] = []
     original = producer.queue.put_many
 
-    def put_many(batch: list[tuple[str, str]]) -> range:
+    def put_many(batch: list[tuple[str, str]]) -> Sequence[int]:
         batches.append(len(batch))
         return original(batch)
 

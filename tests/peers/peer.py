@@ -65,6 +65,12 @@ def _find_rabbitmq() -> Path | None:
     return scripts[0] if scripts else _on_path("rabbitmq-server")()
 
 
+def _find_postgres() -> Path | None:
+    """Find the newest server, which Debian does not put on PATH."""
+    servers = sorted(Path("/usr/lib/postgresql").glob("*/bin/postgres"), key=lambda path: int(path.parent.parent.name))
+    return servers[-1] if servers else _on_path("postgres")()
+
+
 def _on_path(*names: str) -> Callable[[], Path | None]:
     def find() -> Path | None:
         return next((Path(path) for name in names if (path := shutil.which(name))), None)
@@ -85,6 +91,7 @@ AMQP_TOOLS = Peer("amqp-tools", ("amqp-tools",), _on_path("amqp-publish"))
 NPM = Peer("npm", ("nodejs", "npm"), _on_path("npm"), ("amqplib",))
 BUNNY = Peer("Bunny", ("ruby", "ruby-bunny"), _find_bunny)
 CHROMIUM = Peer("Chromium", ("chromium",), _on_path("chromium", "chromium-browser", "google-chrome"), ("browser",))
+POSTGRES = Peer("PostgreSQL", ("postgresql",), _find_postgres, ("postgres",))
 GCC = Peer("gcc", ("gcc", "libc6-dev"), _on_path("gcc"), ("shim_library",))
 
-PEERS = (RABBITMQ, RABBITMQADMIN, AMQP_TOOLS, NPM, BUNNY, CHROMIUM, GCC)
+PEERS = (RABBITMQ, RABBITMQADMIN, AMQP_TOOLS, NPM, BUNNY, CHROMIUM, POSTGRES, GCC)

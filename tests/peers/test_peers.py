@@ -19,6 +19,7 @@ USERS = {
     "npm": "tests/clients/test_node.py",
     "Bunny": "tests/clients/test_ruby.py",
     "Chromium": "tests/management/test_pages.py",
+    "PostgreSQL": "tests/embedded/test_batches.py",
     "gcc": "tests/faults/test_shim.py",
 }
 """A module that needs each peer. The same rule skips all others, and no module looks up a peer when it is imported."""

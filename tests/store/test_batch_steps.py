@@ -11,9 +11,9 @@ import pytest
 from holtmq.broker.queued_message import Origin, QueuedMessage
 from holtmq.errors import StoreError, StoreFullError
 from holtmq.steps import Steps, complete
-from holtmq.store.sqlite import chunk_log
+from holtmq.store.sql import chunk_log
+from holtmq.store.sql.chunk_log import DELETED_AT_ONCE
 from holtmq.store.sqlite.batch_journal import SqliteJournal
-from holtmq.store.sqlite.chunk_log import DELETED_AT_ONCE
 from holtmq.store.sqlite.database import SqliteDatabase
 from holtmq.topology import Binding, Exchange, Queue, Removal
 from holtmq.wire.content import Properties, encode_properties, make_content
@@ -112,7 +112,7 @@ def test_a_queue_is_emptied_in_steps_and_as_a_whole(journal: SqliteJournal, path
 def test_the_bindings_of_an_exchange_are_removed_with_it_in_steps(
     journal: SqliteJournal, path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("holtmq.store.sqlite.declarations.ROWS", 10)
+    monkeypatch.setattr("holtmq.store.sql.declarations.ROWS", 10)
     journal.add_exchange(Exchange("x"))
     journal.add_exchange(Exchange("y"))
     for number in range(25):

@@ -16,9 +16,10 @@ from holtmq.broker.queued_message import Origin, QueuedMessage, Restorer
 from holtmq.steps import complete
 from holtmq.store.chunk import LoggedMessage
 from holtmq.store.records import Recovered
-from holtmq.store.sqlite import chunk_log, log_transfer
+from holtmq.store.sql import chunk_log
+from holtmq.store.sql.chunk_log import CHUNK_BYTES, ChunkLog
+from holtmq.store.sqlite import log_transfer
 from holtmq.store.sqlite.batch_journal import SqliteJournal
-from holtmq.store.sqlite.chunk_log import CHUNK_BYTES, ChunkLog
 from holtmq.store.sqlite.database import SqliteDatabase
 from holtmq.topology import Queue
 from holtmq.wire.content import Properties, body_of, encode_properties, make_content

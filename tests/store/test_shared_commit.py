@@ -10,7 +10,7 @@ from concurrent.futures import ThreadPoolExecutor
 import pytest
 
 from holtmq.errors import LeaseLostError, StoreError
-from holtmq.store.sqlite.shared_commit import SharedCommits
+from holtmq.store.sql.shared_commit import SharedCommits
 from tests.deadline import PATIENCE_S, eventually
 
 
@@ -23,11 +23,11 @@ class Transactions:
         self.is_free = threading.Event()
         self.shared = SharedCommits(self.commit)
 
-    def commit(self, work: Callable[[sqlite3.Connection], None]) -> None:
+    def commit(self, run: Callable[[sqlite3.Connection], None], *, is_single: bool) -> None:
         self.number += 1
         if self.number == 1:
             assert self.is_free.wait(PATIENCE_S)
-        work(self.connection)
+        run(self.connection)
 
 
 @pytest.fixture

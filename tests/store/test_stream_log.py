@@ -13,8 +13,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from holtmq.steps import complete
+from holtmq.store.sql.stream_log import CACHED_BYTES, MERGED_EVERY, SMALL_MESSAGES, StreamLog
 from holtmq.store.sqlite.database import STEPS, SqliteDatabase
-from holtmq.store.sqlite.stream_log import CACHED_BYTES, MERGED_EVERY, SMALL_MESSAGES, StreamLog
 from holtmq.store.stream_chunk import StreamChunk, pack_stream_chunk
 from holtmq.store.stream_port import StreamEntry, StreamExtent, StreamMessage
 from holtmq.wire.content import encode_properties

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from pathlib import Path
-from time import time
 from typing import TYPE_CHECKING
 
 from holtmq.deprecation import renamed
@@ -16,8 +15,8 @@ from holtmq.embedded.message import Message
 from holtmq.embedded.queue_handle import QueueHandle
 from holtmq.embedded.stream_handle import StreamHandle
 from holtmq.embedded.stream_record import StreamRecord
+from holtmq.store.embedded_store import TIMEOUT_S
 from holtmq.store.records import Durability
-from holtmq.store.sqlite.database import TIMEOUT_S
 
 __all__ = [
     "BackgroundProducer",
@@ -39,7 +38,7 @@ if not TYPE_CHECKING:  # a type checker would take any name for an attribute of 
 
 
 def open(  # noqa: A001  # holtmq.open reads as it should
-    path: str | Path, *, durability: Durability = "full", timeout_s: float = TIMEOUT_S, clock: Callable[[], float] = time
+    path: str | Path, *, durability: Durability = "full", timeout_s: float = TIMEOUT_S, clock: Callable[[], float] | None = None
 ) -> EmbeddedBroker:
     """Open a HoltMQ file, creating it if it does not exist. ":memory:" keeps everything in memory.
 

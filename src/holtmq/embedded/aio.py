@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import threading
-import time
-from collections.abc import AsyncIterator, Callable, Iterable, Mapping
+from collections.abc import AsyncIterator, Callable, Iterable, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from functools import partial
 from itertools import islice
@@ -20,8 +19,8 @@ from holtmq.embedded.message import Message, StateName
 from holtmq.embedded.queue_handle import LEASE_S, Key, Patterns, QueueHandle
 from holtmq.embedded.stream_handle import Start, StreamHandle
 from holtmq.embedded.stream_record import StreamRecord
+from holtmq.store.embedded_store import TIMEOUT_S
 from holtmq.store.records import Durability
-from holtmq.store.sqlite.database import TIMEOUT_S
 from holtmq.store.stream_port import StreamExtent
 from holtmq.table import FieldValue
 from holtmq.topology import DEFAULT_EXCHANGE, DestinationType
@@ -37,7 +36,9 @@ class AsyncEmbeddedBroker:
     Methods are those of `EmbeddedBroker`. The rest of its methods are available on `embedded`, to be called in a thread.
     """
 
-    def __init__(self, path: str | Path, *, durability: Durability, timeout_s: float, clock: Callable[[], float]) -> None:
+    def __init__(
+        self, path: str | Path, *, durability: Durability, timeout_s: float, clock: Callable[[], float] | None
+    ) -> None:
         self._path = path
         self._durability = durability
         self._timeout_s = timeout_s
@@ -181,7 +182,7 @@ class AsyncQueueHandle:
             self.queue.put, content, routing_key, headers=headers, priority=priority, ttl_ms=ttl_ms, delay_s=delay_s
         )
 
-    async def put_many(self, messages: Iterable[tuple[Content, Key]]) -> range:
+    async def put_many(self, messages: Iterable[tuple[Content, Key]]) -> Sequence[int]:
         """Add messages, all or none of them, as `QueueHandle.put_many`."""
         return await asyncio.to_thread(self.queue.put_many, messages)
 
@@ -370,7 +371,7 @@ def open(  # noqa: A001  # as holtmq.open
     *,
     durability: Durability = "full",
     timeout_s: float = TIMEOUT_S,
-    clock: Callable[[], float] = time.time,
+    clock: Callable[[], float] | None = None,
 ) -> AsyncEmbeddedBroker:
     """Open a HoltMQ file, as `holtmq.open`, for `async with`."""
     return AsyncEmbeddedBroker(path, durability=durability, timeout_s=timeout_s, clock=clock)

@@ -1,7 +1,7 @@
 """Wakes waiting consumers: immediately within a process, and within a few milliseconds across processes.
 
-Writers in this process ring the bell. For writers in other processes a thread, which runs only while someone waits, checks
-SQLite's data version every few milliseconds; each check takes microseconds.
+Writers in this process ring the bell, which also tells other processes if those do not notice by themselves. For writers in
+other processes a thread, which runs only while someone waits, waits for changes of the store.
 """
 
 from __future__ import annotations
@@ -10,14 +10,16 @@ import threading
 import time
 from collections.abc import Callable
 
-LOOK_EVERY_S = 0.01
+IDLE_S = 1.0
+"""Time after which the thread ends if nobody waits any more."""
 
 
 class Bell:
     """A wake-up call for the threads of this process that wait for messages."""
 
-    def __init__(self, data_version: Callable[[], int]) -> None:
-        self._data_version = data_version
+    def __init__(self, await_change: Callable[[], bool], announce: Callable[[], None]) -> None:
+        self._await_change = await_change
+        self._announce = announce
         self._condition = threading.Condition()
         self._rings = 0
         self._waiting = 0
@@ -28,7 +30,11 @@ class Bell:
         return self._rings
 
     def ring(self) -> None:
-        """Wake all waiting threads."""
+        """Wake all waiting threads, here and in other processes."""
+        self._announce()
+        self._ring_here()
+
+    def _ring_here(self) -> None:
         # Every put rings, mostly without a waiter. A waiter registers before it reads the number of rings, so it misses none.
         self._rings += 1
         if self._waiting:
@@ -53,21 +59,19 @@ class Bell:
 
     def _watch(self) -> None:
         if self._watcher is None or not self._watcher.is_alive():
-            seen = self._data_version()
-            self._watcher = threading.Thread(target=self._look, args=(seen,), name="holtmq-bell", daemon=True)
+            self._watcher = threading.Thread(target=self._look, name="holtmq-bell", daemon=True)
             self._watcher.start()
 
-    def _look(self, seen: int) -> None:
-        idle = 0
-        while idle < 100:
-            time.sleep(LOOK_EVERY_S)
-            with self._condition:
-                idle = 0 if self._waiting else idle + 1
+    def _look(self) -> None:
+        last_waiter = time.monotonic()
+        while time.monotonic() < last_waiter + IDLE_S:
             try:
-                now = self._data_version()
-            except Exception:  # noqa: BLE001  # the file was closed meanwhile: waiters must re-check
-                self.ring()
+                has_changed = self._await_change()
+            except Exception:  # noqa: BLE001  # the store was closed meanwhile: waiters must re-check
+                self._ring_here()
                 return
-            if now != seen:
-                seen = now
-                self.ring()
+            with self._condition:
+                if self._waiting:
+                    last_waiter = time.monotonic()
+            if has_changed:
+                self._ring_here()

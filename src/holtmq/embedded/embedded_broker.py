@@ -7,8 +7,6 @@ the topology or the routing keys have changed since this process last read them.
 from __future__ import annotations
 
 import json
-import sqlite3
-import time
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import AbstractContextManager, contextmanager
 from datetime import UTC, datetime
@@ -30,13 +28,10 @@ from holtmq.queueing.stream_arguments import stream_arguments
 from holtmq.queueing.stream_rules import StreamRules, is_stream
 from holtmq.routing import Explanation, Router
 from holtmq.steps import complete
+from holtmq.store.embedded_store import TIMEOUT_S, open_store
 from holtmq.store.records import DeliveryState, Durability, NewMessage
-from holtmq.store.sqlite.database import TIMEOUT_S, SqliteDatabase
-from holtmq.store.sqlite.declarations import SqliteDeclarations, to_text
-from holtmq.store.sqlite.keys import RoutingKeys
-from holtmq.store.sqlite.log_transfer import unpack_log
-from holtmq.store.sqlite.message_store import SqliteMessageStore
-from holtmq.store.sqlite.stream_log import StreamLog
+from holtmq.store.sql.database import TOPOLOGY, Connection
+from holtmq.store.sql.declarations import to_text
 from holtmq.table import FieldValue, Table, describe, require_short_string
 from holtmq.topology import DEFAULT_EXCHANGE, DEFAULT_VHOST, Binding, DestinationType, Exchange, Removal, Topology
 from holtmq.topology import Queue as QueueDeclaration
@@ -45,7 +40,7 @@ Worker = TypeVar("Worker", BackgroundProducer, CallbackConsumer)
 
 
 class EmbeddedBroker:
-    """An open HoltMQ file. Any number of threads may use it, and any number of processes may open the same file."""
+    """An open HoltMQ file, or schema of a PostgreSQL database. Any number of threads and processes may use the same one."""
 
     def __init__(
         self,
@@ -53,23 +48,16 @@ class EmbeddedBroker:
         *,
         durability: Durability = "full",
         timeout_s: float = TIMEOUT_S,
-        clock: Callable[[], float] = time.time,
+        clock: Callable[[], float] | None = None,
     ) -> None:
-        self.path = str(path)
-        self.database = SqliteDatabase(path, durability=durability, timeout_s=timeout_s)
-        self.keys = RoutingKeys(self.database)
-        self.messages = SqliteMessageStore(self.database, self.keys)
-        self.streams = StreamLog(self.database)
-        try:
-            unpack_log(self.database, self.keys)
-        except BaseException:
-            self.database.close()
-            raise
-        self.bell = Bell(self.database.data_version)
+        store = open_store(path, durability=durability, timeout_s=timeout_s)
+        self.database, self.keys, self.messages, self.streams = store.database, store.keys, store.messages, store.streams
+        self.path = str(self.database.path)
+        self.bell = Bell(self.database.await_change, self.database.announce)
         self.versions = (0, 0)
         self.unindexed_puts = 0
-        self._clock = clock
-        self._declarations = SqliteDeclarations(self.database)
+        self._clock = clock or self.database.clock
+        self._declarations = store.declarations
         self._router = Router()
         self._queues: dict[str, tuple[int, QueueRules]] = {}
         self._streams: dict[str, tuple[int, StreamRules]] = {}
@@ -96,7 +84,7 @@ class EmbeddedBroker:
     ) -> None:
         """Create an exchange unless an equivalent one exists. Any other exchange of this name raises an error (406)."""
         exchange = Exchange(name, type, internal=internal, auto_delete=auto_delete, arguments=Table.of(arguments))
-        with self._transaction():
+        with self._changing():
             if self._router.declare_exchange(exchange):
                 self._declarations.add_exchange(exchange)
                 self._changed()
@@ -137,7 +125,7 @@ class EmbeddedBroker:
         if is_stream(queue):
             raise PreconditionFailedError(f"queue {name!r} is of type stream: declare it with declare_stream")
         refuse_unsupported(name, QueueRules.of(queue))
-        with self._transaction():
+        with self._changing():
             self._adopt_old_limit(queue)
             if self._router.declare_queue(queue):
                 self._queues[name] = self._declarations.add_queue(queue), self._rules_of(queue)
@@ -165,7 +153,7 @@ class EmbeddedBroker:
         """
         stream = QueueDeclaration(name, arguments=stream_arguments(arguments, max_age_s=max_age_s, max_bytes=max_bytes))
         StreamRules.of(stream)  # refuses what makes no sense for a stream
-        with self._transaction():
+        with self._changing():
             if self._router.declare_queue(stream):
                 self._streams[name] = self._declarations.add_queue(stream), self._stream_rules_of(stream)
                 self._changed()
@@ -173,12 +161,12 @@ class EmbeddedBroker:
 
     def delete_exchange(self, name: str, *, if_unused: bool = False) -> None:
         """Delete an exchange with its bindings. With `if_unused`, an exchange with bindings raises an error."""
-        with self._transaction():
+        with self._changing():
             self._remove(self._router.delete_exchange(name, if_unused=if_unused))
 
     def delete_queue(self, name: str) -> None:
         """Delete a queue or a stream with its bindings and its messages."""
-        with self._transaction() as connection:
+        with self._changing() as connection:
             if name in self._queues:
                 self.messages.index_arrivals(connection)
                 self.messages.delete(connection, self._queues[name][0], list(DeliveryState))
@@ -204,7 +192,7 @@ class EmbeddedBroker:
             exchange, queue, as_key(routing_key), Table.of(arguments), destination_type,
             created_at=datetime.fromtimestamp(self._clock(), UTC), metadata=Table.of(metadata),
         )  # fmt: skip
-        with self._transaction():
+        with self._changing():
             if self._router.bind(binding):
                 self._declarations.add_binding(binding)
                 self._changed()
@@ -220,7 +208,7 @@ class EmbeddedBroker:
     ) -> None:
         """Remove a binding. If only bindings with other arguments exist, raise `BindingArgumentsMismatchError`."""
         binding = Binding(exchange, queue, as_key(routing_key), Table.of(arguments), destination_type)
-        with self._transaction():
+        with self._changing():
             self._remove(self._router.unbind(binding))
 
     def publish(
@@ -239,6 +227,8 @@ class EmbeddedBroker:
         Streams count as queues here. They have neither priorities nor delays, and their messages do not expire.
         """
         key = as_key(routing_key)
+        if key not in self.keys.ids:
+            self.intern(key)  # in a transaction of its own: until its end, no other process adds a key
         with self._transaction() as connection:
             now = self.now_ms()
             route = self._router.resolve(exchange, key, headers)
@@ -250,7 +240,7 @@ class EmbeddedBroker:
     def queue(self, name: str) -> QueueHandle:
         """Return a handle to a queue, which is created if it does not exist."""
         if name not in self._queues or self._declarations.versions() != self.versions:
-            with self._transaction():
+            with self._changing():
                 if name in self._streams:
                     raise _stream_error(name)
                 if name not in self._queues:
@@ -260,7 +250,7 @@ class EmbeddedBroker:
     def stream(self, name: str) -> StreamHandle:
         """Return a handle to a stream, which is created without limits if it does not exist."""
         if name not in self._streams or self._declarations.versions() != self.versions:
-            with self._transaction():
+            with self._changing():
                 if name not in self._queues and name not in self._streams:
                     self.declare_stream(name)
                 self.stream_of(name)
@@ -297,7 +287,8 @@ class EmbeddedBroker:
 
     def vacuum(self) -> None:
         """Return unused space to the file system, and remove routing keys that no message has."""
-        with self._transaction():
+        with self._transaction() as connection:
+            self.messages.remove_unused(connection)
             self.keys.remove_unused()
         self.database.vacuum()
 
@@ -401,8 +392,16 @@ class EmbeddedBroker:
         return self.keys.intern(key)
 
     @contextmanager
-    def _transaction(self) -> Iterator[sqlite3.Connection]:
+    def _transaction(self) -> Iterator[Connection]:
         with self.database.transaction() as connection:
+            self.catch_up()
+            yield connection
+
+    @contextmanager
+    def _changing(self) -> Iterator[Connection]:
+        """Begin a transaction that may change the topology. No other process changes it meanwhile."""
+        with self.database.transaction() as connection:
+            self.database.serialize(TOPOLOGY)
             self.catch_up()
             yield connection
 
@@ -471,7 +470,7 @@ class QueueTransaction:
         self,
         owner: EmbeddedBroker,
         queue: str,
-        transaction: AbstractContextManager[sqlite3.Connection],
+        transaction: AbstractContextManager[Connection],
         *,
         is_indexing: bool,
         is_expiring: bool = False,
@@ -482,7 +481,7 @@ class QueueTransaction:
         self._is_expiring = is_expiring
         self._transaction = transaction
 
-    def __enter__(self) -> tuple[sqlite3.Connection, int, QueueRules]:
+    def __enter__(self) -> tuple[Connection, int, QueueRules]:
         connection = self._transaction.__enter__()
         try:
             owner = self._owner

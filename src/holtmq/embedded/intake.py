@@ -8,7 +8,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
-from sqlite3 import Connection
 from typing import TypeAlias, TypeVar
 
 from holtmq.errors import QueueFullError
@@ -22,9 +21,10 @@ from holtmq.queueing.stream_rules import StreamRules
 from holtmq.queueing.terms import Terms, is_expired, terms_of
 from holtmq.routing import Route, Router
 from holtmq.steps import complete
+from holtmq.store.message_port import MessageStorePort
 from holtmq.store.records import DeliveryState, NewMessage
-from holtmq.store.sqlite.keys import RoutingKeys
-from holtmq.store.sqlite.message_store import SqliteMessageStore
+from holtmq.store.sql.database import Connection
+from holtmq.store.sql.keys import RoutingKeys
 from holtmq.store.stream_port import StreamEntry, StreamPort
 from holtmq.wire.content import Properties
 
@@ -40,7 +40,7 @@ class Intake:
 
     def __init__(
         self,
-        messages: SqliteMessageStore,
+        messages: MessageStorePort,
         log: StreamPort,
         keys: RoutingKeys,
         router: Callable[[], Router],
@@ -150,7 +150,9 @@ class Intake:
         if is_too_long(rules, count, size) and self._expire_head(connection, name, now_ms):
             count, size = self._messages.measure(connection, queue_id)
         while count and is_too_long(rules, count, size):
-            (message_id,) = self._messages.find_ready(connection, queue_id, None, 1)
+            message_id = self._messages.first_ready(connection, queue_id)
+            if message_id is None:
+                break  # other processes are about to lock the rest
             count, size = count - 1, size - self.bury(connection, name, message_id, "maxlen", now_ms)
         self._messages.remember_measure(connection, queue_id, count, size)
 

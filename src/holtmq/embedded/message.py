@@ -8,7 +8,7 @@ from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any, Literal, TypeAlias
 
 from holtmq.store.records import DeliveryState, StoredMessage
-from holtmq.store.sqlite.declarations import from_text
+from holtmq.store.sql.declarations import from_text
 from holtmq.table import FieldValue, Table
 from holtmq.wire.content import Properties
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from sqlite3 import Connection
 from typing import TYPE_CHECKING, TypeAlias, TypeVar
 
 from holtmq.body import Content, encode
@@ -16,6 +15,7 @@ from holtmq.queueing.rules import QueueRules
 from holtmq.queueing.terms import is_expired, terms_of
 from holtmq.store.checksum import json_checksum
 from holtmq.store.records import DeliveryState, NewMessage, StoredMessage
+from holtmq.store.sql.database import Connection
 from holtmq.table import FieldValue, describe, require_short_string
 
 if TYPE_CHECKING:
@@ -97,7 +97,7 @@ class QueueHandle:
             message.expires_at, message.priority = terms_of(rules, priority, ttl_ms, None, now)
         return message
 
-    def put_many(self, messages: Iterable[tuple[Content, Key]]) -> range:
+    def put_many(self, messages: Iterable[tuple[Content, Key]]) -> Sequence[int]:
         """Add messages, each with its routing key, and return their ids. Either all are added or none is."""
         owner, now = self._owner, self._owner.now_ms()
         with owner.working(self.name) as (connection, queue_id, rules):
@@ -109,11 +109,11 @@ class QueueHandle:
             ]
             expires_at, _ = terms_of(rules, None, None, None, now)
 
-            def append() -> range:
+            def append() -> Sequence[int]:
                 return self._messages.append_many(connection, contents, queue_id, now, expires_at)
 
             if not rules.limits_length:
-                added: range | QueueFullError = append()
+                added: Sequence[int] | QueueFullError = append()
             else:
                 owner.intake.expire(connection, now)
                 new = [NewMessage(owner.intern(key), key, body, properties=properties) for key, properties, body in given]
@@ -222,9 +222,8 @@ class QueueHandle:
 
         def acknowledge(connection: Connection) -> list[Message]:
             if not rules.retention_ms:
-                return [
-                    each for each in messages if not self._messages.remove_mine(connection, queue_id, each.id, each.attempts)
-                ]
+                mine = self._messages.remove_all_mine(connection, queue_id, [(each.id, each.attempts) for each in messages])
+                return _without(messages, mine)
             now, done = owner.now_ms(), DeliveryState.DONE
             lost = [
                 each
@@ -234,7 +233,7 @@ class QueueHandle:
             self._messages.forget_done(connection, queue_id, now - rules.retention_ms)
             return lost
 
-        return owner.database.together(acknowledge)
+        return owner.database.together(acknowledge, is_single=not rules.retention_ms) if messages else []
 
     def give_back(self, messages: Iterable[Message]) -> None:
         """Return locked messages to the queue as if they had not been popped: it does not count as an attempt.
@@ -357,7 +356,7 @@ class QueueHandle:
             return None
         refuse_unsupported(self.name, rules)
         now = self._owner.now_ms()
-        stored = self._messages.claim_first(connection, queue_id, now, now + round(lease_s * 1000))
+        stored = self._messages.claim_first(queue_id, now, now + round(lease_s * 1000))
         if stored is None or stored.state == DeliveryState.DAMAGED:
             return None
         if is_expired(stored.expires_at, now):
@@ -443,6 +442,17 @@ def refuse_unsupported(name: str, rules: QueueRules) -> None:
             f"queue {name!r} expires when it is unused for {rules.expires_ms} ms (x-expires, or a policy), which only a "
             "broker supports: consume it through `holtmq serve`, or declare it without this argument"
         )
+
+
+def _without(messages: Sequence[Message], ids: set[int]) -> list[Message]:
+    """Return the messages without those with these ids, each of which is left out once."""
+    rest = []
+    for each in messages:
+        if each.id in ids:
+            ids.remove(each.id)
+        else:
+            rest.append(each)
+    return rest
 
 
 def as_key(key: Key) -> str:

@@ -10,7 +10,6 @@ from contextlib import contextmanager
 from datetime import UTC, datetime, timedelta
 from functools import partial
 from itertools import islice
-from sqlite3 import Connection
 from typing import TYPE_CHECKING, Literal, TypeAlias, overload
 
 from holtmq.body import Content, encode
@@ -23,7 +22,8 @@ from holtmq.errors import InvalidValueError, NotFoundError, PositionLostError
 from holtmq.queueing.argument_values import LARGEST, is_integer
 from holtmq.queueing.stream_offset import StreamStart
 from holtmq.store.records import NewMessage
-from holtmq.store.sqlite.declarations import to_text
+from holtmq.store.sql.database import Connection
+from holtmq.store.sql.declarations import to_text
 from holtmq.store.stream_port import StreamEntry, StreamExtent
 from holtmq.table import FieldValue, Table, describe, require_short_string
 
@@ -206,6 +206,7 @@ class StreamHandle:
         A power cut may undo it, so that messages are read again.
         """
         with self._owner.database.lazy_transaction():
+            self._owner.database.serialize(stream)
             found = self._log.position(stream, name)
             if found == expected:
                 self._log.set_position(stream, name, offset)
@@ -235,7 +236,7 @@ class StreamHandle:
             owner.catch_up()
             return owner.intake.append(*owner.stream_of(self.name), entries, now)
 
-        offsets = owner.database.together(append)
+        offsets: list[int | None] = owner.database.together(append)
         owner.bell.ring()
         return offsets
 
@@ -262,7 +263,9 @@ class StreamHandle:
         """Begin a transaction, and return the id of the stream."""
         with self._owner.database.transaction():
             self._owner.catch_up()
-            yield self._owner.stream_of(self.name)[0]
+            stream = self._owner.stream_of(self.name)[0]
+            self._owner.database.serialize(stream)
+            yield stream
 
 
 def as_start(value: object) -> StreamStart:

@@ -22,17 +22,18 @@ from holtmq.store.checksum import damage_of
 from holtmq.store.chunk import UNWRITTEN, Chunk, LoggedMessage, Reading
 from holtmq.store.journal_port import StorableMessage
 from holtmq.store.records import Recovered, StoredRow
-from holtmq.store.sqlite.account_store import SqliteAccounts
-from holtmq.store.sqlite.chunk_log import ChunkLog
-from holtmq.store.sqlite.damage import keep_damaged_message, lenient_text, name_of_queue, report, report_chunk, set_aside
+from holtmq.store.sql.account_store import SqlAccounts
+from holtmq.store.sql.chunk_log import ChunkLog
+from holtmq.store.sql.damage import keep_damaged_message, name_of_queue, report, report_chunk, set_aside
+from holtmq.store.sql.declarations import SqlDeclarations
+from holtmq.store.sql.journal_batch import Batch, Purge
+from holtmq.store.sql.keys import RoutingKeys
+from holtmq.store.sql.stream_log import StreamLog
+from holtmq.store.sqlite.damaged_text import lenient_text
 from holtmq.store.sqlite.database import SqliteDatabase
-from holtmq.store.sqlite.declarations import SqliteDeclarations
-from holtmq.store.sqlite.journal_batch import Batch, Purge
-from holtmq.store.sqlite.keys import RoutingKeys
 from holtmq.store.sqlite.message_store import FREE_MESSAGE
 from holtmq.store.sqlite.recovery import recover
 from holtmq.store.sqlite.sqlite_errors import translated
-from holtmq.store.sqlite.stream_log import StreamLog
 from holtmq.store.stream_chunk import StreamChunk
 from holtmq.store.stream_port import StreamChange, StreamExtent
 from holtmq.topology import Binding, Exchange, Parameter, Policy, Queue, Removal
@@ -65,8 +66,8 @@ RELIEF_MESSAGES = 1000
 class SqliteJournal:
     def __init__(self, database: SqliteDatabase) -> None:
         self._database = database
-        self._declarations = SqliteDeclarations(database)
-        self._accounts = SqliteAccounts(database)
+        self._declarations = SqlDeclarations(database)
+        self._accounts = SqlAccounts(database)
         self._keys = RoutingKeys(database)
         self._reader = database.connection if database.path == ":memory:" else database.another_connection()
         self._reader.text_factory = lenient_text

@@ -25,9 +25,9 @@ from typing import TypeVar
 
 from holtmq.errors import NotAStoreError, StoreBusyError, StoreClosedError, StoreError, StoreVersionError
 from holtmq.store.records import Durability
+from holtmq.store.sql.shared_commit import SharedCommits
 from holtmq.store.sqlite.data_file import FileWatch, prepare, wal_path
 from holtmq.store.sqlite.ownership import FileClaim, system_locking
-from holtmq.store.sqlite.shared_commit import SharedCommits
 from holtmq.store.sqlite.shared_sync import SharedSync, can_share_syncs
 from holtmq.store.sqlite.space import INCREMENTAL, WAL_KEPT_BYTES, FreeSpace, cut
 from holtmq.store.sqlite.sqlite_errors import is_busy, translated
@@ -41,6 +41,8 @@ SCHEMA_FILES = ("schema.sql", *(f"schema-{version}.sql" for version in range(2, 
 STEPS = tuple(files("holtmq.store.sqlite").joinpath(name).read_text() for name in SCHEMA_FILES)
 """The migration from each schema version to the next. Each step is applied as a whole or not at all."""
 TIMEOUT_S = 30.0
+LOOK_EVERY_S = 0.01
+"""Pause between two looks at the version of the data, which take microseconds each."""
 SHORTEST_PAUSE_S = 0.00005
 LONGEST_PAUSE_S = 0.001
 FORK_PATIENCE_S = 0.05
@@ -91,6 +93,8 @@ class SqliteDatabase:
         self._free_space = FreeSpace()
         self._changes_seen = 0
         self._transactions = 0
+        self._seen_version = 0
+        """The version of the data when a waiter last looked."""
         self._looked_at = time.monotonic()
         self._owner = owner
         self._watch: FileWatch | None = None
@@ -182,10 +186,10 @@ class SqliteDatabase:
         """Return a second connection for reading beside a transaction. It sees committed data only."""
         return self._connect()
 
-    def together(self, work: Callable[[sqlite3.Connection], T]) -> T:
+    def together(self, work: Callable[[sqlite3.Connection], T], *, is_single: bool = False) -> T:
         """Run work as a transaction. If calls wait for the disk, those of several threads share one transaction.
 
-        `work` leaves everything unchanged if it raises an error of ours or violates a constraint.
+        `work` leaves everything unchanged if it raises an error of ours.
         """
         if self._writer == threading.get_ident():
             return work(self.connection)
@@ -255,10 +259,26 @@ class SqliteDatabase:
         """Whether the current transaction is part of an outer one. Only meaningful within a transaction."""
         return self._depth > 1
 
-    def data_version(self) -> int:
-        """Return a number that changes when another process has written to the file."""
+    def clock(self) -> float:
+        """Return the time, in seconds since 1970."""
+        return time.time()
+
+    def serialize(self, queue_id: int) -> None:
+        """Do nothing: a transaction keeps all others out."""
+
+    def exclude_puts(self) -> None:
+        """Do nothing: a transaction keeps all others out."""
+
+    def await_change(self) -> bool:
+        """Wait for a moment. Return whether another process has written to the file since the last call."""
+        time.sleep(LOOK_EVERY_S)
         with self.lock() as connection:
-            return int(connection.execute("PRAGMA data_version").fetchone()[0])
+            version = int(connection.execute("PRAGMA data_version").fetchone()[0])
+        seen, self._seen_version = self._seen_version, version
+        return version != seen
+
+    def announce(self) -> None:
+        """Do nothing: other processes look at the file."""
 
     def vacuum(self) -> None:
         """Rebuild the file without free pages, and truncate the WAL. An older file gives space back by itself from then on."""
@@ -305,9 +325,9 @@ class SqliteDatabase:
                     self._claim.release()
             self._is_closed = True
 
-    def _commit_together(self, work: Callable[[sqlite3.Connection], None]) -> None:
+    def _commit_together(self, run: Callable[[sqlite3.Connection], None], *, is_single: bool) -> None:
         with self.transaction() as connection:
-            work(connection)
+            run(connection)
 
     def _begin(self, connection: sqlite3.Connection, wait_s: float | None = None) -> None:
         if self._watch is not None:

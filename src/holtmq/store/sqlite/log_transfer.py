@@ -19,17 +19,17 @@ from holtmq.store.checksum import checksum, damage_of
 from holtmq.store.chunk import Chunk, DamagedChunkError, UnpackedChunk, Unwritten
 from holtmq.store.log_port import Place, Shared
 from holtmq.store.records import ID_CLOCK_BITS, StoredRow
-from holtmq.store.sqlite.chunk_log import COLUMNS, READ_CHUNK, SLICES_OF_CHUNK, ChunkLog, SliceRow
-from holtmq.store.sqlite.damage import (
+from holtmq.store.sql.chunk_log import COLUMNS, READ_CHUNK, SLICES_OF_CHUNK, ChunkLog, SliceRow
+from holtmq.store.sql.damage import (
     keep_damaged_message,
     name_of_queue,
-    reading_damaged_text,
     report,
     report_chunk,
     set_aside,
 )
+from holtmq.store.sql.keys import RoutingKeys
+from holtmq.store.sqlite.damaged_text import reading_damaged_text
 from holtmq.store.sqlite.database import SqliteDatabase
-from holtmq.store.sqlite.keys import RoutingKeys
 from holtmq.wire.content import body_of, make_content
 from holtmq.wire.content import raw_properties_of as raw_properties_in
 

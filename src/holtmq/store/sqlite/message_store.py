@@ -14,13 +14,13 @@ from typing import Any
 
 from holtmq.queueing.terms import Terms
 from holtmq.store.checksum import damage_of, json_checksum
+from holtmq.store.message_port import MANY_KEYS
 from holtmq.store.records import ID_CLOCK_BITS, DeliveryState, NewMessage, QueueHead, StoredMessage
-from holtmq.store.sqlite.damage import reading_damaged_text, report, set_aside
+from holtmq.store.sql.damage import report, set_aside
+from holtmq.store.sql.keys import Frontier, KeyPattern, RoutingKeys
+from holtmq.store.sqlite.damaged_text import reading_damaged_text
 from holtmq.store.sqlite.database import SqliteDatabase
-from holtmq.store.sqlite.keys import Frontier, KeyPattern, RoutingKeys
 
-MANY_KEYS = 50
-"""A pattern that matches at least this many keys scans ready messages in order before it looks up each key."""
 LOOK_AHEAD = 4000
 LOOK_STEP = 10
 
@@ -146,12 +146,12 @@ class SqliteMessageStore:
 
     def _insert(self, statement: str, values: tuple[object, ...]) -> int | None:
         def insert(connection: sqlite3.Connection) -> int | None:
-            return connection.execute(statement, values).lastrowid
+            try:
+                return connection.execute(statement, values).lastrowid
+            except sqlite3.IntegrityError:
+                return None
 
-        try:
-            return self._database.together(insert) if self._database.waits_for_disk else self._database.alone(insert)
-        except sqlite3.IntegrityError:
-            return None
+        return self._database.together(insert) if self._database.waits_for_disk else self._database.alone(insert)
 
     def append(self, connection: sqlite3.Connection, message: NewMessage, queue_id: int, now_ms: int) -> int:
         message_id = connection.execute(APPEND, message.row(queue_id, now_ms)).lastrowid
@@ -240,14 +240,15 @@ class SqliteMessageStore:
         with self._database.lock() as connection:
             return connection.execute(query, (queue_id,)).fetchone()[0]  # type: ignore[no-any-return]
 
-    def claim_first(self, connection: sqlite3.Connection, queue_id: int, now_ms: int, lease_until: int) -> StoredMessage | None:
+    def claim_first(self, queue_id: int, now_ms: int, lease_until: int) -> StoredMessage | None:
         """Lock the first message, if it is indexed as ready and none is to be released before it."""
-        with reading_damaged_text(connection):
-            row = connection.execute(READ_FIRST, (queue_id, now_ms)).fetchone()
-        if row is None:
-            return None
-        connection.execute(LOCK, (row[ATTEMPTS] + 1, lease_until, now_ms, row[0], queue_id))
-        return self._verified(queue_id, _locked(row, now_ms, lease_until))
+        with self._database.lazy_transaction() as connection:
+            with reading_damaged_text(connection):
+                row = connection.execute(READ_FIRST, (queue_id, now_ms)).fetchone()
+            if row is None:
+                return None
+            connection.execute(LOCK, (row[ATTEMPTS] + 1, lease_until, now_ms, row[0], queue_id))
+            return self._verified(queue_id, _locked(row, now_ms, lease_until))
 
     def claim(
         self,
@@ -285,6 +286,10 @@ class SqliteMessageStore:
         if len(pattern.key_ids) < MANY_KEYS:
             return [message_id for message_id, _ in _first_of_keys(connection, queue_id, pattern, limit)]
         return self._scan_ready(connection, queue_id, pattern, limit)
+
+    def first_ready(self, connection: sqlite3.Connection, queue_id: int) -> int | None:
+        found = connection.execute(READY_IN_ORDER, (queue_id, 1)).fetchone()
+        return found[0] if found else None
 
     def _scan_ready(self, connection: sqlite3.Connection, queue_id: int, pattern: KeyPattern, limit: int) -> list[int]:
         """Scan the ready messages in order, starting where the previous scan stopped finding matches.
@@ -405,11 +410,12 @@ class SqliteMessageStore:
         with self._database.lock() as connection:
             return connection.execute(NEXT_EXPIRY, (now_ms,)).fetchone()[0]  # type: ignore[no-any-return]
 
-    def remove_mine(self, connection: sqlite3.Connection, queue_id: int, message_id: int, attempts: int) -> bool:
-        """Remove a message that the caller has locked. Return False if the caller no longer holds the lock."""
-        mine = connection.execute(REMOVE_MINE, (message_id, queue_id, attempts)).rowcount == 1
-        if mine:
-            connection.execute(FREE_MESSAGE, (message_id, message_id))
+    def remove_all_mine(self, connection: sqlite3.Connection, queue_id: int, locked: Sequence[tuple[int, int]]) -> set[int]:
+        mine = set()
+        for message_id, attempts in locked:
+            if connection.execute(REMOVE_MINE, (message_id, queue_id, attempts)).rowcount == 1:
+                connection.execute(FREE_MESSAGE, (message_id, message_id))
+                mine.add(message_id)
         return mine
 
     def give_back_mine(self, connection: sqlite3.Connection, queue_id: int, locked: Iterable[tuple[int, int]]) -> None:
@@ -483,6 +489,9 @@ class SqliteMessageStore:
         """Remove a few messages that were acknowledged before this time. Called at every acknowledgement, it keeps up."""
         for (message_id,) in connection.execute(LONG_DONE, (queue_id, settled_before_ms)).fetchall():
             self.remove(connection, queue_id, message_id)
+
+    def remove_unused(self, connection: sqlite3.Connection) -> None:
+        """Do nothing: what no queue has any more is removed at once."""
 
 
 def _locked(row: tuple[Any, ...], now_ms: int, lease_until: int) -> StoredMessage:

@@ -11,10 +11,10 @@ from importlib.resources import files
 
 from holtmq.steps import complete
 from holtmq.store.records import QueueState, Recovered
-from holtmq.store.sqlite.chunk_log import ChunkLog, Totals
+from holtmq.store.sql.chunk_log import ChunkLog, Totals
+from holtmq.store.sql.declarations import SqlDeclarations
+from holtmq.store.sql.keys import RoutingKeys
 from holtmq.store.sqlite.database import SqliteDatabase, statements
-from holtmq.store.sqlite.declarations import SqliteDeclarations
-from holtmq.store.sqlite.keys import RoutingKeys
 from holtmq.store.sqlite.log_transfer import pack_rows
 from holtmq.store.sqlite.message_store import SqliteMessageStore
 
@@ -41,7 +41,7 @@ def recover(database: SqliteDatabase, keys: RoutingKeys, log: ChunkLog) -> Recov
         (next_queue_id,) = connection.execute(NEXT_QUEUE_ID).fetchone()
         last_id = max([last_row_id, *(total.last_id for total in totals)])
         states = _queue_states(connection, totals)
-        return Recovered(SqliteDeclarations(database).load(), states, last_id, next_queue_id, damaged)
+        return Recovered(SqlDeclarations(database).load(), states, last_id, next_queue_id, damaged)
 
 
 def _tidy_log(connection: sqlite3.Connection, log: ChunkLog) -> Sequence[Totals]:

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import logging
-import sqlite3
 
 from holtmq.store.records import ID_CLOCK_BITS, DeliveryState
+from holtmq.store.sql.database import Connection
 
 log = logging.getLogger(__name__)
 
@@ -24,13 +24,13 @@ VALUES (?, ?, {DeliveryState.DAMAGED:d}, 0, ?, 0)
 """
 
 
-def set_aside(connection: sqlite3.Connection, message_id: int, queue_id: int) -> None:
+def set_aside(connection: Connection, message_id: int, queue_id: int) -> None:
     """Keep a damaged message from its consumers."""
     connection.execute(SET_ASIDE, (message_id, queue_id))
 
 
 def keep_damaged_message(
-    connection: sqlite3.Connection, message_id: int, queue_id: int, exchange: str, key_id: int, body: bytes
+    connection: Connection, message_id: int, queue_id: int, exchange: str, key_id: int, body: bytes
 ) -> None:
     """Store a damaged message of the log as a row, where an operator finds it. Its content is kept as it was read."""
     connection.execute(KEEP_MESSAGE, (message_id, exchange, key_id, message_id >> ID_CLOCK_BITS, body))
@@ -38,7 +38,7 @@ def keep_damaged_message(
     set_aside(connection, message_id, queue_id)
 
 
-def name_of_queue(connection: sqlite3.Connection, queue_id: int) -> str:
+def name_of_queue(connection: Connection, queue_id: int) -> str:
     found = connection.execute("SELECT name FROM queues WHERE id = ?", (queue_id,)).fetchone()
     return found[0] if found else f"#{queue_id}"
 
@@ -73,26 +73,3 @@ def report_stream(first_offset: int, number: int, stream: str, damage: str) -> N
         first_offset,
         damage,
     )
-
-
-def lenient_text(content: bytes) -> str:
-    """Decode text that may be damaged. It is not as it was written then, so its checksum tells."""
-    return content.decode(errors="replace")
-
-
-class reading_damaged_text:  # noqa: N801  # used as a function
-    """Let damaged text be read, instead of raising an error that would hide the messages around it.
-
-    A class rather than a generator, because every pop passes here.
-    """
-
-    __slots__ = ("_connection",)
-
-    def __init__(self, connection: sqlite3.Connection) -> None:
-        self._connection = connection
-
-    def __enter__(self) -> None:
-        self._connection.text_factory = lenient_text
-
-    def __exit__(self, *error: object) -> None:
-        self._connection.text_factory = str

@@ -1,4 +1,4 @@
-"""Streams in a SQLite file: an index row and a row of content for each chunk of messages.
+"""Streams in a store: an index row and a row of content for each chunk of messages.
 
 Appending costs little per message in batches. Small appends, such as those of a process that appends one message at a time,
 make small chunks, which are merged every few messages until they have a reasonable size.
@@ -6,7 +6,6 @@ make small chunks, which are merged every few messages until they have a reasona
 
 from __future__ import annotations
 
-import sqlite3
 from bisect import bisect_right
 from collections import OrderedDict
 from collections.abc import Iterator, Sequence
@@ -15,9 +14,9 @@ from typing import NamedTuple
 
 from holtmq.steps import Steps
 from holtmq.store.chunk import DamagedChunkError
-from holtmq.store.sqlite.chunk_log import SEGMENT_BYTES, SEGMENT_MESSAGES
-from holtmq.store.sqlite.damage import name_of_queue, report_stream
-from holtmq.store.sqlite.database import SqliteDatabase
+from holtmq.store.sql.chunk_log import SEGMENT_BYTES, SEGMENT_MESSAGES
+from holtmq.store.sql.damage import name_of_queue, report_stream
+from holtmq.store.sql.database import Connection, Cursor, SqlDatabase
 from holtmq.store.stream_chunk import StreamChunk, pack_stream_chunk
 from holtmq.store.stream_port import StreamEntry, StreamExtent, StreamMessage, StreamPort, StreamReading
 
@@ -37,17 +36,17 @@ COLUMNS = "first_offset, number, size, total_size, total_chunks, first_at, last_
 FIRST = f"SELECT {COLUMNS} FROM stream_chunks WHERE queue_id = ? ORDER BY first_offset LIMIT ?"
 LAST_FEW = f"SELECT {COLUMNS} FROM stream_chunks WHERE queue_id = ? ORDER BY first_offset DESC LIMIT ?"
 LAST = LAST_FEW.replace("LIMIT ?", "LIMIT 1")
-ENDS = f"SELECT * FROM ({FIRST}) UNION ALL SELECT * FROM ({LAST})"
+ENDS = f"SELECT * FROM ({FIRST}) AS head UNION ALL SELECT * FROM ({LAST}) AS tail"
 AT_OFFSET = f"SELECT {COLUMNS} FROM stream_chunks WHERE queue_id = ? AND first_offset <= ? ORDER BY first_offset DESC LIMIT 1"
 AT_TIME = f"SELECT {COLUMNS} FROM stream_chunks WHERE queue_id = ? AND last_at >= ? ORDER BY last_at, first_offset LIMIT 1"
-# No row if the chunk was removed or rewritten meanwhile. Empty values, which are damage, if the file has lost its content.
+# No row if the chunk was removed or rewritten meanwhile. Null, which is damage, if the store has lost its content.
 CONTENT = """
-SELECT coalesce(header, x''), coalesce(content, x'')
+SELECT header, content
 FROM stream_chunks LEFT JOIN stream_contents ON stream_contents.id = chunk_id
 WHERE queue_id = ? AND first_offset = ? AND number = ?
 """
 ADD_CHUNK = "INSERT INTO stream_chunks VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?)"
-ADD_CONTENT = "INSERT INTO stream_contents (header, content) VALUES (?, ?)"
+ADD_CONTENT = "INSERT INTO stream_contents (header, content) VALUES (?, ?) RETURNING id"
 REPLACE_CONTENT = "UPDATE stream_contents SET header = ?, content = ? WHERE id = ?"
 REMOVE_CHUNK = "DELETE FROM stream_chunks WHERE queue_id = ? AND first_offset = ?"
 REMOVE_CONTENT = "DELETE FROM stream_contents WHERE id = ?"
@@ -56,8 +55,12 @@ DELETE FROM stream_publishers
 WHERE queue_id = ? AND publisher IN (SELECT publisher FROM stream_publishers WHERE queue_id = ? LIMIT ?)
 """
 REMOVE_POSITIONS = REMOVE_PUBLISHERS.replace("stream_publishers", "stream_positions").replace("publisher", "name")
-NOTE_PUBLISHER = "INSERT OR REPLACE INTO stream_publishers VALUES (?, ?, ?)"
-NOTE_POSITION = "INSERT OR REPLACE INTO stream_positions VALUES (?, ?, ?)"
+NOTE_PUBLISHER = (
+    "INSERT INTO stream_publishers VALUES (?, ?, ?) ON CONFLICT (queue_id, publisher) DO UPDATE SET last_id = excluded.last_id"
+)
+NOTE_POSITION = """
+INSERT INTO stream_positions VALUES (?, ?, ?) ON CONFLICT (queue_id, name) DO UPDATE SET next_offset = excluded.next_offset
+"""
 
 
 class ChunkRow(NamedTuple):
@@ -87,7 +90,7 @@ class StreamLog(StreamPort):
     Without a connection for reading of its own, reading uses the database's, too, and the caller has its lock.
     """
 
-    def __init__(self, database: SqliteDatabase, reader: sqlite3.Connection | None = None) -> None:
+    def __init__(self, database: SqlDatabase, reader: Connection | None = None) -> None:
         self._database = database
         self._own_reader = reader
         self._cache: OrderedDict[tuple[int, int, int], StreamChunk] = OrderedDict()
@@ -105,6 +108,7 @@ class StreamLog(StreamPort):
         return self._cached_bytes
 
     def append(self, stream: int, entries: Sequence[StreamEntry], most_bytes: int = SEGMENT_BYTES) -> Steps[list[int | None]]:
+        self._database.serialize(stream)
         kept, is_kept = yield from self._without_duplicates(stream, entries)
         if not kept:
             return [None] * len(entries)
@@ -138,7 +142,7 @@ class StreamLog(StreamPort):
                 chunk_id: int | None = replaced
                 replaced = None
             else:
-                chunk_id = self._execute(ADD_CONTENT, header, content).lastrowid
+                (chunk_id,) = self._execute(ADD_CONTENT, header, content).fetchone()
             number, size = end - start, len(header) + len(content)
             total_size, total_chunks = total_size + size, total_chunks + 1
             place = (stream, offset, number, size, total_size, total_chunks, times[start], times[end - 1], chunk_id)
@@ -155,9 +159,9 @@ class StreamLog(StreamPort):
         for row in map(ChunkRow._make, self._execute(LAST_FEW, stream, MERGED_EVERY).fetchall()):
             if not row.is_small:
                 break
-            stored = self._execute(CONTENT, stream, row.first_offset, row.number).fetchone()
+            header, content = self._execute(CONTENT, stream, row.first_offset, row.number).fetchone()
             try:
-                entries = StreamChunk(row.first_offset, row.number, *stored).entries()
+                entries = StreamChunk(row.first_offset, row.number, header or b"", content or b"").entries()
             except DamagedChunkError:
                 break
             found.append((row, entries))
@@ -207,7 +211,8 @@ class StreamLog(StreamPort):
                 return known
             stored = reader.execute(CONTENT, key).fetchone()
             if stored is not None:
-                chunk = StreamChunk(row.first_offset, row.number, *stored)
+                header, content = stored
+                chunk = StreamChunk(row.first_offset, row.number, header or b"", content or b"")
                 self._report(stream, chunk)
                 self._keep(key, chunk)
                 return chunk
@@ -306,7 +311,7 @@ class StreamLog(StreamPort):
     def last_publishing_id(self, stream: int, publisher: str) -> int | None:
         return self._last_id(self._reader, stream, publisher)
 
-    def _last_id(self, connection: sqlite3.Connection, stream: int, publisher: str) -> int | None:
+    def _last_id(self, connection: Connection, stream: int, publisher: str) -> int | None:
         query = "SELECT last_id FROM stream_publishers WHERE queue_id = ? AND publisher = ?"
         found = connection.execute(query, (stream, publisher)).fetchone()
         return found[0] if found else None
@@ -326,14 +331,14 @@ class StreamLog(StreamPort):
         self._execute("DELETE FROM stream_positions WHERE queue_id = ? AND name = ?", stream, name)
 
     @property
-    def _reader(self) -> sqlite3.Connection:
+    def _reader(self) -> Connection:
         return self._own_reader or self._database.connection
 
-    def _row(self, connection: sqlite3.Connection, query: str, *parameters: int) -> ChunkRow | None:
+    def _row(self, connection: Connection, query: str, *parameters: int) -> ChunkRow | None:
         found = connection.execute(query, parameters).fetchone()
         return ChunkRow(*found) if found else None
 
-    def _execute(self, statement: str, *parameters: object) -> sqlite3.Cursor:
+    def _execute(self, statement: str, *parameters: object) -> Cursor:
         return self._database.connection.execute(statement, parameters)
 
 

@@ -39,7 +39,7 @@ from holtmq.store.chunk import (
 )
 from holtmq.store.journal_port import StorableMessage
 from holtmq.store.log_port import Alone, Gone, LogPort, Shared
-from holtmq.store.sqlite.damage import keep_damaged_message
+from holtmq.store.sql.damage import keep_damaged_message
 from holtmq.store.sqlite.database import SqliteDatabase
 
 SEGMENT_BYTES = 256 * 1024

@@ -1,4 +1,4 @@
-"""Routing keys in the file, each stored once, and the lookup of those that match a pattern, with the router's own matcher.
+"""Routing keys in a store, each stored once, and the lookup of those that match a pattern, with the router's own matcher.
 
 Lookups are cached. A pattern that was used before only has to check the keys that are new since then.
 """
@@ -6,25 +6,28 @@ Lookups are cached. A pattern that was used before only has to check the keys th
 from __future__ import annotations
 
 import json
-import sqlite3
 from collections import OrderedDict
 from collections.abc import Iterable, Sequence
 from typing import NamedTuple
 
 from holtmq.routing.pattern import split
 from holtmq.routing.topic import TopicMatcher
-from holtmq.store.sqlite.database import SqliteDatabase
+from holtmq.store.sql.database import Connection, SqlDatabase
 from holtmq.topology import Binding
 
 COUNT_PLACED = """
-SELECT count(*) FROM (SELECT 1 FROM key_segments WHERE segment_value = ? AND segment_position = ? LIMIT 1000)
+SELECT count(*) FROM (SELECT 1 FROM key_segments WHERE segment_value = ? AND segment_position = ? LIMIT 1000) AS found
 """
+FIND_KEY = "SELECT id FROM routing_keys WHERE key = ?"
+ADD_KEY = "INSERT INTO routing_keys (key) VALUES (?) RETURNING id"
+KEYS = -1
+"""Stands for the routing keys in `serialize`."""
 KEYS_KEPT = 100_000
 PATTERNS_KEPT = 1_000
 
 
 class RoutingKeys:
-    def __init__(self, database: SqliteDatabase) -> None:
+    def __init__(self, database: SqlDatabase) -> None:
         self._database = database
         self._version = 0
         self.ids: dict[str, int] = {}
@@ -37,9 +40,12 @@ class RoutingKeys:
         if found is not None:
             return found
         with self._database.lazy_transaction() as connection:
-            row = connection.execute("SELECT id FROM routing_keys WHERE key = ?", (key,)).fetchone()
+            row = connection.execute(FIND_KEY, (key,)).fetchone()
             if row is None:
-                row = connection.execute("INSERT INTO routing_keys (key) VALUES (?) RETURNING id", (key,)).fetchone()
+                self._database.serialize(KEYS)  # so that keys are seen in the order of their ids
+                row = connection.execute(FIND_KEY, (key,)).fetchone()
+            if row is None:
+                row = connection.execute(ADD_KEY, (key,)).fetchone()
                 connection.executemany(
                     "INSERT INTO key_segments VALUES (?, ?, ?)", [(row[0], at, word) for at, word in enumerate(split(key))]
                 )
@@ -76,6 +82,7 @@ class RoutingKeys:
     def remove_unused(self) -> int:
         """Remove the keys that no message has, and return their number."""
         with self._database.transaction() as connection:
+            self._database.exclude_puts()
             removed = connection.execute(
                 "DELETE FROM routing_keys WHERE id NOT IN (SELECT key_id FROM messages UNION SELECT key_id FROM deliveries)"
             ).rowcount
@@ -121,7 +128,7 @@ class KeyPattern:
             self.as_json = json.dumps(self.key_ids)
 
 
-def _candidates(connection: sqlite3.Connection, words: Sequence[str], seen_to: int) -> Iterable[tuple[int, str]]:
+def _candidates(connection: Connection, words: Sequence[str], seen_to: int) -> Iterable[tuple[int, str]]:
     """Return new keys that may match a pattern: those with its rarest word in place, or with a word anywhere, or all."""
     keys = "SELECT routing_keys.id, routing_keys.key FROM routing_keys"
     known_places = words[: words.index("#")] if "#" in words else words

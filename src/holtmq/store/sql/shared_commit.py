@@ -12,8 +12,7 @@ import threading
 import time
 from collections.abc import Callable
 from functools import partial
-from sqlite3 import Connection, IntegrityError
-from typing import Any, TypeVar
+from typing import Any, Protocol, TypeVar
 
 from holtmq.errors import HoltmqError, StoreError
 
@@ -21,10 +20,16 @@ T = TypeVar("T")
 LONGEST_GATHERING_S = 0.002
 
 
-class SharedCommits:
-    """Runs the work of several threads in shared transactions. `commit` runs a function in a transaction."""
+class Commit(Protocol):
+    """Runs a function in a transaction, or without one if it executes a single statement."""
 
-    def __init__(self, commit: Callable[[Callable[[Connection], None]], None]) -> None:
+    def __call__(self, run: Callable[[Any], None], /, *, is_single: bool) -> None: ...
+
+
+class SharedCommits:
+    """Runs the work of several threads in shared transactions."""
+
+    def __init__(self, commit: Commit) -> None:
         self._commit = commit
         self._guard = threading.Lock()
         self._waiting: list[_Request] = []
@@ -37,13 +42,13 @@ class SharedCommits:
         """The number of threads that wait for the next transaction."""
         return len(self._waiting)
 
-    def run(self, work: Callable[[Connection], T]) -> T:
+    def run(self, work: Callable[[Any], T], *, is_single: bool = False) -> T:
         """Run work in a transaction, and return its result when the transaction is complete.
 
-        If `work` raises an error of ours or violates a constraint, it has changed nothing. Any other error rolls back the
-        transaction, and is raised for all who take part in it.
+        If `work` raises an error of ours, it has changed nothing. Any other error rolls back the transaction, and is raised
+        for all who take part in it. Work that `is_single` executes one statement.
         """
-        mine = _Request(work)
+        mine = _Request(work, is_single=is_single)
         with self._guard:
             self._waiting.append(mine)
             leads, self._is_led = not self._is_led, True
@@ -63,7 +68,7 @@ class SharedCommits:
         try:
             self._gather()
             started, group = time.perf_counter(), self._take_waiting()
-            self._commit(partial(_run_all, group))
+            self._commit(partial(_run_all, group), is_single=len(group) == 1 and group[0].is_single)
         except Exception as error:  # noqa: BLE001  # raised by each of the threads
             for request in group:
                 request.fail(error)
@@ -103,20 +108,21 @@ class SharedCommits:
 class _Request:
     """What a thread asks for, and what became of it."""
 
-    __slots__ = ("_turn", "_work", "error", "is_done", "result")
+    __slots__ = ("_turn", "_work", "error", "is_done", "is_single", "result")
 
-    def __init__(self, work: Callable[[Connection], Any]) -> None:
+    def __init__(self, work: Callable[[Any], Any], *, is_single: bool) -> None:
         self._work = work
+        self.is_single = is_single
         self._turn = threading.Lock()
         self._turn.acquire()
         self.is_done = False
         self.result: Any = None
         self.error: BaseException | None = None
 
-    def run(self, connection: Connection) -> None:
+    def run(self, connection: Any) -> None:
         try:
             self.result = self._work(connection)
-        except (HoltmqError, IntegrityError) as error:
+        except HoltmqError as error:
             self.error = error
 
     def fail(self, error: Exception) -> None:
@@ -139,6 +145,6 @@ class _Request:
         self._turn.release()
 
 
-def _run_all(group: list[_Request], connection: Connection) -> None:
+def _run_all(group: list[_Request], connection: Any) -> None:
     for request in group:
         request.run(connection)

@@ -1,16 +1,28 @@
-"""Users and their permissions in the file."""
+"""Users and their permissions in a store."""
 
 from __future__ import annotations
 
 from holtmq.accounts import Permission, TopicPermission, User
-from holtmq.store.sqlite.database import SqliteDatabase
+from holtmq.store.sql.database import SqlDatabase
 
 BROKER = ""
 """The name of a row in the table of users that marks a file which a broker has opened before. It is not a user."""
+SET_USER = """
+INSERT INTO users VALUES (?, ?, ?, ?) ON CONFLICT (name) DO UPDATE
+SET password_hash = excluded.password_hash, hashing = excluded.hashing, tags = excluded.tags
+"""
+SET_PERMISSION = """
+INSERT INTO permissions VALUES (?, ?, ?, ?, ?) ON CONFLICT ("user", vhost) DO UPDATE
+SET configure = excluded.configure, write = excluded.write, read = excluded.read
+"""
+SET_TOPIC_PERMISSION = """
+INSERT INTO topic_permissions VALUES (?, ?, ?, ?, ?) ON CONFLICT ("user", vhost, exchange) DO UPDATE
+SET write = excluded.write, read = excluded.read
+"""
 
 
-class SqliteAccounts:
-    def __init__(self, database: SqliteDatabase) -> None:
+class SqlAccounts:
+    def __init__(self, database: SqlDatabase) -> None:
         self._database = database
 
     def load(self) -> tuple[list[User], list[Permission | TopicPermission]]:
@@ -23,11 +35,11 @@ class SqliteAccounts:
                 if name != BROKER
             ]
             permissions: list[Permission | TopicPermission] = [
-                Permission(*row) for row in connection.execute("SELECT user, vhost, configure, write, read FROM permissions")
+                Permission(*row) for row in connection.execute('SELECT "user", vhost, configure, write, read FROM permissions')
             ]
             permissions += [
                 TopicPermission(*row)
-                for row in connection.execute("SELECT user, vhost, exchange, write, read FROM topic_permissions")
+                for row in connection.execute('SELECT "user", vhost, exchange, write, read FROM topic_permissions')
             ]
         return users, permissions
 
@@ -41,30 +53,30 @@ class SqliteAccounts:
 
     def set_user(self, user: User) -> None:
         values = (user.name, user.password_hash, user.hashing, ",".join(user.tags))
-        self._execute("INSERT OR REPLACE INTO users VALUES (?, ?, ?, ?)", values)
+        self._execute(SET_USER, values)
 
     def remove_user(self, name: str) -> None:
         for statement in (
             "DELETE FROM users WHERE name = ?",
-            "DELETE FROM permissions WHERE user = ?",
-            "DELETE FROM topic_permissions WHERE user = ?",
+            'DELETE FROM permissions WHERE "user" = ?',
+            'DELETE FROM topic_permissions WHERE "user" = ?',
         ):
             self._execute(statement, (name,))
 
     def set_permission(self, permission: Permission | TopicPermission) -> None:
         if isinstance(permission, Permission):
             values = (permission.user, permission.vhost, permission.configure, permission.write, permission.read)
-            self._execute("INSERT OR REPLACE INTO permissions VALUES (?, ?, ?, ?, ?)", values)
+            self._execute(SET_PERMISSION, values)
         else:
             values = (permission.user, permission.vhost, permission.exchange, permission.write, permission.read)
-            self._execute("INSERT OR REPLACE INTO topic_permissions VALUES (?, ?, ?, ?, ?)", values)
+            self._execute(SET_TOPIC_PERMISSION, values)
 
     def remove_permission(self, permission: Permission | TopicPermission) -> None:
         if isinstance(permission, Permission):
-            self._execute("DELETE FROM permissions WHERE (user, vhost) = (?, ?)", (permission.user, permission.vhost))
+            self._execute('DELETE FROM permissions WHERE ("user", vhost) = (?, ?)', (permission.user, permission.vhost))
         else:
             self._execute(
-                "DELETE FROM topic_permissions WHERE (user, vhost, exchange) = (?, ?, ?)",
+                'DELETE FROM topic_permissions WHERE ("user", vhost, exchange) = (?, ?, ?)',
                 (permission.user, permission.vhost, permission.exchange),
             )
 

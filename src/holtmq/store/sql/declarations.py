@@ -1,16 +1,15 @@
-"""The topology in the file: loaded as a whole after a change, written in parts."""
+"""The topology in a store: loaded as a whole after a change, written in parts."""
 
 from __future__ import annotations
 
 import json
 from collections.abc import Callable, Iterable, Mapping
 from datetime import datetime
-from pathlib import Path
 from typing import Any, TypeVar
 
-from holtmq.errors import HoltmqError, NotAStoreError, StoreError
+from holtmq.errors import HoltmqError, StoreError
 from holtmq.steps import Steps
-from holtmq.store.sqlite.database import SqliteDatabase
+from holtmq.store.sql.database import SqlDatabase
 from holtmq.table import FieldValue, Table
 from holtmq.table_json import table_from_json, table_to_json
 from holtmq.topology import DEFAULT_VHOST, Binding, Exchange, Parameter, Policy, Queue, Removal, Topology
@@ -18,13 +17,14 @@ from holtmq.topology import DEFAULT_VHOST, Binding, Exchange, Parameter, Policy,
 T = TypeVar("T")
 ROWS = 500
 """Number of bindings that are removed in one step."""
+CHANGE = "UPDATE state SET topology_version = topology_version + 1"
 FROM = "vhost = ? AND source = ?"
 BETWEEN = "vhost = ? AND source = ? AND destination_type = ? AND destination = ?"
 """Bindings from an exchange, and to one destination."""
 
 
-class SqliteDeclarations:
-    def __init__(self, database: SqliteDatabase) -> None:
+class SqlDeclarations:
+    def __init__(self, database: SqlDatabase) -> None:
         self._database = database
 
     def versions(self) -> tuple[int, int]:
@@ -71,16 +71,24 @@ class SqliteDeclarations:
     def add_exchange(self, exchange: Exchange) -> None:
         self._change(
             "INSERT INTO exchanges VALUES (?, ?, ?, ?, ?, ?, ?)",
-            exchange.vhost, exchange.name, exchange.type, exchange.durable, exchange.auto_delete, exchange.internal,
-            to_text(exchange.arguments),
+            exchange.vhost, exchange.name, exchange.type, int(exchange.durable), int(exchange.auto_delete),
+            int(exchange.internal), to_text(exchange.arguments),
         )  # fmt: skip
 
     def add_queue(self, queue: Queue, queue_id: int | None = None) -> int:
         """Add a queue and return its id, which is the next free one by default."""
-        return self._change(
-            "INSERT INTO queues (id, vhost, name, durable, auto_delete, exclusive, arguments) VALUES (?, ?, ?, ?, ?, ?, ?)",
-            queue_id, queue.vhost, queue.name, queue.durable, queue.auto_delete, queue.exclusive, to_text(queue.arguments),
+        values = (
+            queue.vhost, queue.name, int(queue.durable), int(queue.auto_delete), int(queue.exclusive), to_text(queue.arguments)
         )  # fmt: skip
+        columns, marks = "vhost, name, durable, auto_delete, exclusive, arguments", "?, ?, ?, ?, ?, ?"
+        with self._database.transaction() as connection:
+            if queue_id is None:
+                statement = f"INSERT INTO queues ({columns}) VALUES ({marks}) RETURNING id"
+                (queue_id,) = connection.execute(statement, values).fetchone()
+            else:
+                connection.execute(f"INSERT INTO queues (id, {columns}) VALUES (?, {marks})", (queue_id, *values))
+            connection.execute(CHANGE)
+        return int(queue_id)
 
     def replace_old_limit(self, queue: Queue) -> bool:
         """Give a queue of a file from before version 4 new arguments. Return False if it is not such a queue."""
@@ -132,7 +140,9 @@ class SqliteDeclarations:
 
     def set_policy(self, policy: Policy) -> None:
         self._change(
-            "INSERT OR REPLACE INTO policies VALUES (?, ?, ?, ?, ?, ?)",
+            "INSERT INTO policies VALUES (?, ?, ?, ?, ?, ?) ON CONFLICT (vhost, name) DO UPDATE SET "
+            "pattern = excluded.pattern, apply_to = excluded.apply_to, priority = excluded.priority, "
+            "definition = excluded.definition",
             policy.vhost, policy.name, policy.pattern, policy.apply_to, policy.priority, to_text(policy.definition),
         )  # fmt: skip
 
@@ -140,11 +150,13 @@ class SqliteDeclarations:
         self._change("DELETE FROM policies WHERE vhost = ? AND name = ?", vhost, name)
 
     def set_vhost(self, name: str, metadata: str) -> None:
-        self._change("INSERT OR REPLACE INTO vhosts VALUES (?, ?)", name, metadata)
+        statement = "INSERT INTO vhosts VALUES (?, ?) ON CONFLICT (name) DO UPDATE SET metadata = excluded.metadata"
+        self._change(statement, name, metadata)
 
     def set_parameter(self, parameter: Parameter) -> None:
         self._change(
-            "INSERT OR REPLACE INTO parameters VALUES (?, ?, ?, ?)",
+            "INSERT INTO parameters VALUES (?, ?, ?, ?) "
+            "ON CONFLICT (component, vhost, name) DO UPDATE SET value = excluded.value",
             parameter.component, parameter.vhost, parameter.name, parameter.value,
         )  # fmt: skip
 
@@ -166,22 +178,10 @@ class SqliteDeclarations:
         with self._database.lock() as connection:
             return dict(connection.execute("SELECT name, id FROM queues WHERE vhost = ?", (vhost,)))
 
-    def _change(self, statement: str, *parameters: object) -> int:
+    def _change(self, statement: str, *parameters: object) -> None:
         with self._database.transaction() as connection:
-            row_id = connection.execute(statement, parameters).lastrowid
-            connection.execute("UPDATE state SET topology_version = topology_version + 1")
-        return row_id or 0
-
-
-def load_topology(path: str | Path) -> Topology:
-    """Return the topology of an existing HoltMQ file."""
-    if not Path(path).is_file():
-        raise NotAStoreError(f"{path} does not exist; expected a HoltMQ file")
-    database = SqliteDatabase(path)
-    try:
-        return SqliteDeclarations(database).load()
-    finally:
-        database.close()
+            connection.execute(statement, parameters)
+            connection.execute(CHANGE)
 
 
 def to_text(table: Mapping[str, FieldValue]) -> str:

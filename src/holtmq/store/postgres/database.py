@@ -1,0 +1,553 @@
+"""A schema of a PostgreSQL database: connecting, schema versions, transactions, locks and announcements.
+
+A process has one connection for its work, which its threads share: what several of them ask for at the same time is committed
+together. Processes work side by side. They are kept apart by row locks, and by advisory locks where a rule concerns a queue
+or the topology as a whole.
+
+A connection that is lost is replaced. What had not reached the database is tried again for `timeout_s`. What may have reached
+it is reported, because a second attempt could do it twice.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+import threading
+import time
+import weakref
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import AbstractContextManager, suppress
+from types import TracebackType
+from typing import Any, TypeVar
+
+import psycopg
+from psycopg import RawCursor, errors
+from psycopg.adapt import Buffer, Loader
+from psycopg.types.numeric import Int8Dumper
+
+from holtmq.errors import (
+    NotAStoreError,
+    StoreClosedError,
+    StoreError,
+    StoreLostError,
+    StoreOwnedError,
+    StoreReadOnlyError,
+    StoreVersionError,
+)
+from holtmq.store.postgres.postgres_errors import is_lost, translated
+from holtmq.store.postgres.statements import SCHEMA
+from holtmq.store.postgres.statements import translated as with_names
+from holtmq.store.postgres.url import DatabaseUrl
+from holtmq.store.records import Durability
+from holtmq.store.sql.shared_commit import SharedCommits
+
+log = logging.getLogger(__name__)
+
+T = TypeVar("T")
+TIMEOUT_S = 30.0
+CONNECT_TIMEOUT_S = 10
+SHORTEST_PAUSE_S, LONGEST_PAUSE_S = 0.02, 1.0
+"""Pauses between attempts to connect."""
+LISTEN_S = 1.0
+"""Time after which a listener looks whether it is still needed."""
+LOOK_ANYWAY_S = 5.0
+"""Time after which waiters look again although nothing was announced."""
+ANNOUNCE_EVERY_S = 0.002
+"""Announcements are at least this far apart. Each of them takes a lock that all who announce something compete for."""
+CLOCK_S = 60.0
+"""Time after which the clock of the server is read again."""
+# Each query has its index. Without statistics, or with those of an empty queue, the planner might not use it.
+SETTINGS = "SET enable_seqscan = off; SET enable_bitmapscan = off; SET plan_cache_mode = force_generic_plan; SET jit = off"
+LAZILY = "SET LOCAL synchronous_commit = off"
+
+
+class PostgresConnection:
+    """A connection as the shared statements expect it. A transaction begins with its first statement."""
+
+    def __init__(self, begin: Callable[[], None]) -> None:
+        self._raw: psycopg.Connection[Any] | None = None
+        self._begin = begin
+        self.pending: str | None = None
+        """The command that begins the transaction, until there is a statement."""
+
+    @property
+    def is_open(self) -> bool:
+        return self._raw is not None and not self._raw.closed
+
+    def replace(self, raw: psycopg.Connection[Any] | None) -> psycopg.Connection[Any] | None:
+        """Use another connection from now on. Return the one before."""
+        before, self._raw = self._raw, raw
+        return before
+
+    def close(self) -> None:
+        if self._raw is not None:
+            self._raw.close()
+
+    def execute(self, statement: str, parameters: Sequence[Any] = (), /) -> psycopg.Cursor[Any]:
+        return self.begun().execute(with_names(statement), parameters or None)
+
+    def executemany(self, statement: str, parameters: Iterable[Sequence[Any]], /) -> psycopg.Cursor[Any]:
+        cursor, rows = self.begun().cursor(), list(parameters)
+        if rows:
+            cursor.executemany(with_names(statement), rows)
+        return cursor
+
+    def fetch(self, statement: str, *parameters: Any) -> list[tuple[Any, ...]]:
+        """Return the rows of a statement with names of parameters. Bodies come as they are, not as text."""
+        return self.begun().execute(statement, parameters or None, binary=True).fetchall()
+
+    def change(self, statement: str, *parameters: Any) -> int:
+        """Execute a statement that returns no rows. Return the number of rows that it changed."""
+        return self.begun().execute(statement, parameters or None).rowcount
+
+    def run(self, command: str) -> None:
+        """Run commands without parameters and without a result, several in one message."""
+        self.begun().execute(command, prepare=False)
+
+    def begun(self) -> psycopg.Connection[Any]:
+        """Return the connection, in the transaction if there is one."""
+        if self.pending is not None:
+            self._begin()
+        assert self._raw is not None
+        return self._raw
+
+
+class PostgresDatabase:
+    """A schema of a database. `durability` "full" waits until the server has written a commit, "normal" and "off" do not.
+
+    `owner` is the address of a broker that has the schema to itself; without one it is shared with other processes.
+    """
+
+    waits_for_disk = True
+
+    def __init__(
+        self, url: str, *, durability: Durability = "full", timeout_s: float = TIMEOUT_S, owner: str | None = None
+    ) -> None:
+        if durability not in ("full", "normal", "off"):
+            raise StoreError(f"durability must be 'full', 'normal' or 'off', got {durability!r}")
+        self.url = DatabaseUrl.parse(url)
+        self.path = self.url.shown
+        self.owner = owner
+        self.on_rollback: list[Callable[[], None]] = []
+        self.commits = SharedCommits(self._commit_together)
+        self._durability = durability
+        self._timeout_s = timeout_s
+        self._lock = threading.RLock()
+        self._depth = 0
+        self._writer: int | None = None
+        self._is_closed = False
+        self._clock_ahead_s, self._read_clock_at = 0.0, 0.0
+        self._reading = _Reading(self)
+        self._writing = _Writing(self)
+        self._writing_lazily = _WritingLazily(self)
+        self._listener: psycopg.Connection[Any] | None = None
+        self._look_anyway_at = 0.0
+        self._announcer: threading.Thread | None = None
+        self._has_news = threading.Event()
+        self._connection = PostgresConnection(self._begin)
+        self._keep_connected(time.monotonic())  # one attempt: a wrong URL is reported at once
+        _opened.add(self)
+
+    @property
+    def connection(self) -> PostgresConnection:
+        """The connection, for the holder of the lock."""
+        if self._is_closed:
+            raise StoreClosedError(f"{self.path} was closed")
+        if self._depth == 0 and not self._connection.is_open:
+            self._keep_connected(time.monotonic() + self._timeout_s)
+        return self._connection
+
+    def clock(self) -> float:
+        """Return the time of the server, in seconds since 1970. All processes see the same leases expire."""
+        return time.time() + self._clock_ahead_s
+
+    def lock(self) -> AbstractContextManager[PostgresConnection]:
+        """Return a context that locks the connection for reading and translates errors."""
+        return self._reading
+
+    def transaction(self) -> AbstractContextManager[PostgresConnection]:
+        return self._writing
+
+    def lazy_transaction(self) -> AbstractContextManager[PostgresConnection]:
+        return self._writing_lazily
+
+    @property
+    def is_nested(self) -> bool:
+        return self._depth > 1
+
+    def together(self, work: Callable[[PostgresConnection], T], *, is_single: bool = False) -> T:
+        """Run work as a transaction, which the calls of several threads may share.
+
+        `work` that `is_single` executes one statement. If no other thread has work, that is a transaction by itself.
+        """
+        if self._writer == threading.get_ident():
+            return work(self.connection)
+        return self.commits.run(work, is_single=is_single)
+
+    def alone(self, work: Callable[[PostgresConnection], T], *, is_safe: bool = False) -> T:
+        """Run one statement as a transaction of its own. If it `is_safe` to run it twice, a lost connection is replaced."""
+        deadline = time.monotonic() + self._timeout_s
+        with self._reading as connection:
+            begin, connection.pending = connection.pending, None
+            if self._depth and begin is None:
+                return work(connection)
+            try:
+                while True:
+                    try:
+                        return work(connection)
+                    except psycopg.Error as error:
+                        if not is_lost(error):
+                            raise
+                        connection.close()
+                        if not is_safe:
+                            raise translated(error, self.path, is_unknown=True) from error
+                        self._keep_connected(deadline)
+            finally:
+                connection.pending = begin
+
+    def serialize(self, queue_id: int) -> None:
+        self.connection.fetch("SELECT pg_advisory_xact_lock($1)", self.url.lock_id("queue") ^ queue_id)
+
+    def exclude_puts(self) -> None:
+        """Wait for puts that are on the way, and keep new ones waiting until the end of the transaction."""
+        self.connection.run("LOCK TABLE deliveries IN SHARE ROW EXCLUSIVE MODE")
+
+    def await_change(self) -> bool:
+        try:
+            if self._listener is None:
+                self._listener = self._open()
+                self._listener.execute(f"LISTEN {self.url.channel}")
+                return True  # what was announced before was missed
+            if any(True for _ in self._listener.notifies(timeout=LISTEN_S, stop_after=1)):
+                return True
+        except psycopg.Error:
+            self._stop_listening()
+            time.sleep(SHORTEST_PAUSE_S)
+            return True
+        # A process that dies after a commit has not announced it.
+        if time.monotonic() < self._look_anyway_at:
+            return False
+        self._look_anyway_at = time.monotonic() + LOOK_ANYWAY_S
+        return True
+
+    def _stop_listening(self) -> None:
+        listener, self._listener = self._listener, None
+        if listener is not None:
+            listener.close()
+
+    def announce(self) -> None:
+        """Tell other processes that something has changed. A thread does so, soon and not too often."""
+        if not self._has_news.is_set():
+            self._has_news.set()
+            if self._announcer is None or not self._announcer.is_alive():
+                self._announcer = threading.Thread(target=self._announce_news, name="holtmq-announcer", daemon=True)
+                self._announcer.start()
+
+    def _announce_news(self) -> None:
+        while not self._is_closed:
+            if self._has_news.wait(LISTEN_S):
+                with suppress(StoreError):
+                    self._announce_now()
+                time.sleep(ANNOUNCE_EVERY_S)
+
+    def _announce_now(self) -> None:
+        with self.lock() as connection:
+            self._has_news.clear()
+            connection.fetch("SELECT pg_notify($1, '')", self.url.channel)
+
+    def vacuum(self) -> None:
+        """Make the space of removed rows available again."""
+        with self.lock() as connection:
+            for table in ("deliveries", "messages", "routing_keys", "key_segments", "log_chunks", "log_slices"):
+                connection.run(f"VACUUM {table}")
+
+    def close(self) -> None:
+        with self._lock:
+            if self._is_closed:
+                return
+            if self._has_news.is_set():
+                with suppress(StoreError):
+                    self._announce_now()
+            self._is_closed = True
+            self._connection.close()
+        self._stop_listening()
+
+    def _commit_together(self, run: Callable[[PostgresConnection], None], *, is_single: bool) -> None:
+        if is_single:
+            self.alone(run)
+            return
+        deadline = time.monotonic() + self._timeout_s
+        while True:
+            try:
+                with self.transaction() as connection:
+                    run(connection)
+            except StoreLostError:
+                if time.monotonic() > deadline:
+                    raise
+            else:
+                return
+
+    def _begin(self) -> None:
+        """Begin the transaction that is pending, on another connection if this one is lost."""
+        connection, deadline = self._connection, time.monotonic() + self._timeout_s
+        command, connection.pending = connection.pending, None
+        assert command is not None
+        while True:
+            try:
+                if time.monotonic() > self._read_clock_at + CLOCK_S:
+                    self._read_clock(connection)
+                connection.run(command)
+            except psycopg.Error as error:
+                if not is_lost(error):
+                    raise
+                connection.close()
+                self._keep_connected(deadline)
+            else:
+                return
+
+    def _end(self, command: str) -> None:
+        """End the transaction, if it has begun."""
+        connection = self._connection
+        if connection.pending is not None:
+            connection.pending = None
+        elif connection.is_open:
+            connection.run(command)
+        elif command == "COMMIT":
+            raise psycopg.OperationalError("the connection was closed")
+
+    def _roll_back(self) -> None:
+        try:
+            self._end("ROLLBACK")
+        except psycopg.Error:
+            self._connection.close()
+        finally:
+            for notice in self.on_rollback:
+                notice()
+
+    def _keep_connected(self, deadline: float) -> None:
+        """Connect, again and again until the deadline."""
+        pause_s = SHORTEST_PAUSE_S
+        while True:
+            try:
+                self._connect()
+            except psycopg.Error as error:
+                if not is_lost(error) or time.monotonic() >= deadline:
+                    raise translated(error, self.path) from error
+                time.sleep(pause_s)
+                pause_s = min(2 * pause_s, LONGEST_PAUSE_S)
+            else:
+                return
+
+    def _open(self) -> psycopg.Connection[Any]:
+        """Return a new connection with our settings."""
+        raw = psycopg.connect(
+            self.url.conninfo, autocommit=True, cursor_factory=RawCursor, application_name="holtmq",
+            connect_timeout=CONNECT_TIMEOUT_S, keepalives_idle=10, keepalives_interval=5, keepalives_count=3,
+            tcp_user_timeout=int(self._timeout_s * 1000),
+        )  # fmt: skip
+        try:
+            raw.adapters.register_dumper(int, Int8Dumper)
+            raw.adapters.register_loader("numeric", _IntLoader)
+            raw.execute(SETTINGS, prepare=False)
+            raw.execute(f"SET search_path = {self.url.schema}; SET lock_timeout = {int(self._timeout_s * 1000)}", prepare=False)
+            if self._durability != "full":
+                raw.execute("SET synchronous_commit = off")
+        except BaseException:
+            raw.close()
+            raise
+        return raw
+
+    def _connect(self) -> None:
+        raw, connection = self._open(), PostgresConnection(lambda: None)
+        connection.replace(raw)
+        try:
+            self._require_primary(connection)
+            self._migrate(connection)
+            self._claim(connection)
+            self._read_clock(connection)
+        except BaseException:
+            raw.close()
+            raise
+        self._connection.replace(raw)
+
+    def _require_primary(self, connection: PostgresConnection) -> None:
+        (is_replica, version), *_ = connection.fetch(
+            "SELECT pg_is_in_recovery(), current_setting('server_version_num')::bigint"
+        )
+        if is_replica:
+            raise StoreReadOnlyError(f"{self.path} is a read-only replica; expected the primary server")
+        if version < 130000:
+            raise StoreError(f"{self.path} has PostgreSQL {version // 10000}; expected version 13 or later")
+
+    def _migrate(self, connection: PostgresConnection) -> None:
+        """Create the tables, or migrate them from an older version, one process at a time."""
+        if self._version(connection) == len(SCHEMA):
+            return
+        connection.run("BEGIN")
+        try:
+            connection.fetch("SELECT pg_advisory_xact_lock($1)", self.url.lock_id("schema"))
+            version = self._version(connection)
+            if version > len(SCHEMA):
+                raise StoreVersionError(
+                    f"{self.path} has schema version {version}, written by a newer HoltMQ; expected at most {len(SCHEMA)}"
+                )
+            if version == 0:
+                connection.run(f"CREATE SCHEMA IF NOT EXISTS {self.url.schema}")  # a name of letters and digits
+            for step in SCHEMA[version:]:
+                connection.run(step)
+            connection.change("UPDATE state SET schema_version = $1", len(SCHEMA))
+            connection.run("COMMIT")
+        except BaseException:
+            if connection.is_open:
+                connection.run("ROLLBACK")
+            raise
+
+    def _version(self, connection: PostgresConnection) -> int:
+        """Return the version of the schema, 0 if it is empty or does not exist."""
+        ((has_state, tables),) = connection.fetch(
+            "SELECT to_regclass($1) IS NOT NULL, (SELECT count(*) FROM pg_tables WHERE schemaname = $2)",
+            f"{self.url.schema}.state", self.url.schema,
+        )  # fmt: skip
+        if not has_state:
+            if tables:
+                raise NotAStoreError(
+                    f"schema {self.url.schema!r} of {self.path} has tables of another program; expected an empty schema or one "
+                    "of HoltMQ: choose another name with ?schema=NAME"
+                )
+            return 0
+        try:
+            return int(connection.fetch("SELECT schema_version FROM state")[0][0])
+        except errors.UndefinedColumn as error:
+            raise NotAStoreError(
+                f"schema {self.url.schema!r} of {self.path} has a table `state` of another program; expected one of HoltMQ"
+            ) from error
+
+    def _claim(self, connection: PostgresConnection) -> None:
+        """Take the lock of a broker, or that of a library, for as long as the connection lasts."""
+        lock = "pg_try_advisory_lock_shared" if self.owner is None else "pg_try_advisory_lock"
+        ((is_granted,),) = connection.fetch(f"SELECT {lock}($1)", self.url.lock_id("owner"))
+        if not is_granted:
+            raise self._refusal(connection)
+        if self.owner is not None:
+            connection.change("UPDATE state SET owner = $1", self.owner)
+
+    def _refusal(self, connection: PostgresConnection) -> StoreOwnedError:
+        holder = "SELECT mode FROM pg_locks WHERE locktype = 'advisory' AND granted AND objsubid = 1 AND classid::bigint = $1 "
+        high, low = divmod(self.url.lock_id("owner") & (1 << 64) - 1, 1 << 32)
+        found = connection.fetch(f"{holder} AND objid::bigint = $2 LIMIT 1", high, low)
+        if found and found[0][0] == "ShareLock":
+            return StoreOwnedError(
+                f"{self.path} is open in another process through holtmq.open; close it there first, or use another schema"
+            )
+        ((owner,),) = connection.fetch("SELECT owner FROM state")
+        return StoreOwnedError(
+            f"{self.path} is in use by the broker at {owner}; connect to that broker, stop it, or start this one with --standby"
+        )
+
+    def _read_clock(self, connection: PostgresConnection) -> None:
+        before = time.time()
+        ((theirs,),) = connection.fetch("SELECT extract(epoch FROM clock_timestamp())::float8")
+        self._clock_ahead_s = theirs - (before + time.time()) / 2
+        self._read_clock_at = time.monotonic()
+
+    def _renew_after_fork(self) -> None:
+        """Leave the connections to the parent, whose session would end if they were closed here."""
+        for raw in (self._connection.replace(None), self._listener):
+            if raw is not None and not raw.closed:
+                nowhere = os.open(os.devnull, os.O_RDWR)
+                os.dup2(nowhere, raw.fileno())
+                os.close(nowhere)
+        self._listener = self._announcer = None
+        self._connection.pending = None
+        self._lock = threading.RLock()
+        self._depth, self._writer = 0, None
+        self._has_news = threading.Event()
+        self.commits = SharedCommits(self._commit_together)
+        for notice in self.on_rollback:
+            notice()
+
+
+class _IntLoader(Loader):
+    """Loads sums of integers, which PostgreSQL returns as numeric."""
+
+    def load(self, data: Buffer) -> int:
+        return int(bytes(data))
+
+
+class _Reading:
+    """The lock of a database as a reusable context."""
+
+    def __init__(self, database: PostgresDatabase) -> None:
+        self._database = database
+
+    def __enter__(self) -> PostgresConnection:
+        database = self._database
+        database._lock.acquire()
+        try:
+            return database.connection
+        except BaseException:
+            database._lock.release()
+            raise
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
+        self._database._lock.release()
+        if isinstance(error, psycopg.Error):
+            raise translated(error, self._database.path) from error
+
+
+class _Writing(_Reading):
+    """A transaction as a reusable context. A nested one is part of the outer one."""
+
+    _command = "BEGIN"
+
+    def __enter__(self) -> PostgresConnection:
+        connection = super().__enter__()
+        database = self._database
+        if database._depth == 0:
+            connection.pending = self._command
+            database._writer = threading.get_ident()
+        database._depth += 1
+        return connection
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
+        database = self._database
+        database._depth -= 1
+        if database._depth > 0:
+            super().__exit__(kind, error, trace)
+            return
+        database._writer = None
+        if error is None:
+            try:
+                database._end("COMMIT")
+            except psycopg.Error as failure:
+                database._roll_back()
+                database._lock.release()
+                raise translated(failure, database.path, is_unknown=True) from failure
+        else:
+            database._roll_back()
+        super().__exit__(kind, error, trace)
+
+
+class _WritingLazily(_Writing):
+    """A transaction that may be lost by a crash of the server."""
+
+    _command = f"BEGIN; {LAZILY}"
+
+
+_opened: weakref.WeakSet[PostgresDatabase] = weakref.WeakSet()
+
+
+def _renew_all() -> None:
+    for database in list(_opened):
+        database._renew_after_fork()
+
+
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=_renew_all)
+
+
+def iterate(connection: PostgresConnection, statement: str, parameters: Sequence[Any]) -> Iterator[Any]:
+    """Iterate over the rows of a statement without fetching all of them at once. The caller has begun a transaction."""
+    with connection.begun().cursor(name="rows") as cursor:
+        cursor.itersize = 16
+        yield from cursor.execute(with_names(statement), parameters)

@@ -1,0 +1,48 @@
+"""The statements of this folder, by name, and the translation of those that SQLite shares."""
+
+from __future__ import annotations
+
+import re
+from functools import lru_cache
+from importlib.resources import files
+
+FOLDER = files("holtmq.store.postgres")
+SCHEMA = tuple(FOLDER.joinpath(f"schema-{version}.sql").read_text() for version in range(1, 2))
+"""The step from each version of the schema to the next."""
+COLUMNS = """
+    locked.message_id, routing_keys.key, coalesce(locked.exchange, messages.exchange), locked.priority, locked.state,
+    locked.attempts, locked.created_at, locked.due_at, locked.expires_at, locked.locked_at, locked.settled_at,
+    coalesce(locked.headers, messages.headers), coalesce(locked.properties, messages.properties),
+    coalesce(locked.body, messages.body), coalesce(locked.raw_properties, messages.raw_properties),
+    coalesce(locked.checksum, messages.checksum)
+"""
+"""The fields of `StoredMessage`."""
+JOINS = """
+LEFT JOIN messages ON locked.is_shared = 1 AND messages.id = locked.message_id
+LEFT JOIN routing_keys ON routing_keys.id = locked.key_id
+"""
+MARK = re.compile(r"\?(\d*)")
+
+
+def load(name: str) -> dict[str, str]:
+    """Return the statements of a file by their names, without comments."""
+    parts = re.split(r"^-- name: (\w+)\n", FOLDER.joinpath(name).read_text(), flags=re.MULTILINE)[1:]
+    return {
+        key: re.sub(r"^--.*\n", "", text, flags=re.MULTILINE).strip().rstrip(";")
+        .replace("{columns}", COLUMNS.strip())
+        .replace("{joins}", JOINS.strip())
+        for key, text in zip(parts[::2], parts[1::2], strict=True)
+    }  # fmt: skip
+
+
+@lru_cache(None)
+def translated(statement: str) -> str:
+    """Return a statement with PostgreSQL's names of parameters, `$1` instead of `?`."""
+    number = 0
+
+    def name(found: re.Match[str]) -> str:
+        nonlocal number
+        number += 1
+        return f"${found[1] or number}"
+
+    return MARK.sub(name, statement)

@@ -1,0 +1,1 @@
+"""What SQLite and PostgreSQL share: the parts of a store whose SQL both of them understand."""

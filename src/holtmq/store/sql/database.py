@@ -1,0 +1,92 @@
+"""What the shared parts of a store require of a database, whichever it is.
+
+Statements have `?` for their parameters. Both databases know `RETURNING` and `ON CONFLICT`; what they do not both know stays in
+the folder of the database.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import AbstractContextManager
+from typing import Any, Protocol, TypeVar
+
+T = TypeVar("T")
+TOPOLOGY = 0
+"""Queues have ids from 1 on."""
+
+
+class Cursor(Protocol):
+    """The result of a statement."""
+
+    @property
+    def rowcount(self) -> int:
+        """The number of rows that the statement changed."""
+
+    def fetchone(self) -> Any: ...
+    def fetchall(self) -> list[Any]: ...
+    def __iter__(self) -> Iterator[Any]: ...
+
+
+class Connection(Protocol):
+    """A connection within a transaction, or with the lock of its database."""
+
+    def execute(self, statement: str, parameters: Sequence[Any] = ..., /) -> Cursor: ...
+    def executemany(self, statement: str, parameters: Iterable[Sequence[Any]], /) -> Cursor: ...
+
+
+class SqlDatabase(Protocol):
+    """A database that the threads of a process share: one of them at a time is in a transaction, or reads."""
+
+    path: str
+    """The path or the URL, without a password."""
+    on_rollback: list[Callable[[], None]]
+    """Called after a rollback, so that caches can discard what they saw in the transaction."""
+
+    @property
+    def connection(self) -> Connection:
+        """The connection, for the holder of the lock."""
+
+    @property
+    def is_nested(self) -> bool:
+        """Whether the current transaction is part of an outer one. Only meaningful within a transaction."""
+
+    def lock(self) -> AbstractContextManager[Connection]:
+        """Return a context that locks the connection for reading."""
+
+    def transaction(self) -> AbstractContextManager[Connection]:
+        """Return a context for a transaction, rolled back if the block raises. A nested one is part of the outer one.
+
+        With full durability, what it changed is on disk when the outermost context has been left.
+        """
+
+    def lazy_transaction(self) -> AbstractContextManager[Connection]:
+        """Return a context for a transaction that a power cut may undo."""
+
+    def together(self, work: Callable[[Connection], T], *, is_single: bool = False) -> T:
+        """Run work as a transaction, which the calls of several threads may share.
+
+        `work` leaves everything unchanged if it raises an error of ours. Work that `is_single` executes one statement.
+        """
+
+    def serialize(self, queue_id: int) -> None:
+        """Wait until no other transaction changes this queue or stream as a whole, and keep others from it until the end.
+
+        `TOPOLOGY` stands for the topology.
+        """
+
+    def exclude_puts(self) -> None:
+        """Wait for puts that are on the way, and keep new ones waiting until the end of the transaction."""
+
+    def clock(self) -> float:
+        """Return the time that all processes agree on, in seconds since 1970."""
+
+    def await_change(self) -> bool:
+        """Wait a short while for a change by another process. Return whether there may have been one."""
+
+    def announce(self) -> None:
+        """Tell other processes that something has changed, if they do not notice by themselves."""
+
+    def vacuum(self) -> None:
+        """Return unused space to the system."""
+
+    def close(self) -> None: ...
