@@ -105,6 +105,7 @@ PUBLISH_AT = FRAME_START.size + len(PUBLISH_START) + 2
 LONGEST_PUBLISH = 600
 """The upper limit for a basic.publish payload: two short strings and a few octets."""
 FRAME_START_SIZE = FRAME_START.size
+END_OCTET = bytes((FRAME_END,))
 NO_HEADER = b"\xff"
 """The start of no frame that is valid."""
 SHORTEST_HEADER = CONTENT_START.size - FRAME_START.size + 2
@@ -471,32 +472,47 @@ class ServerConnection:
         Anything unusual is left to `_receive_frame`, and so is a publish that was refused here: its channel is closing.
         """
         channel = self.channels.get(number)
-        if channel is None or not method.startswith(PUBLISH_START, FRAME_START.size) or not channel.takes_methods:
+        if channel is None or not channel.takes_methods or method[0] != METHOD:
             return None
+        last, key_at = channel.last_publish, channel.key_at
         try:
-            exchange, at = decode_short_string(method, PUBLISH_AT)
-            routing_key, at = decode_short_string(method, at)
-        except FrameError:
+            if (
+                method.startswith(channel.publish_start, FRAME_START_SIZE)
+                and method.endswith(channel.publish_end)
+                and key_at + 1 + method[key_at] + 2 == len(method)
+                and last is not None
+            ):
+                routing_key, address = method[key_at + 1 : -2].decode(), method[PUBLISH_AT:-2] + END_OCTET
+                return self._remember(method, last.with_key(routing_key, address))
+            return self._decode_target(channel, method)
+        except (FrameError, UnicodeDecodeError):
             return None
-        if method[0] != METHOD or method[-1] != FRAME_END or at + 2 != len(method):
-            return None
-        try:
-            return self._add_target(
-                channel, BasicPublish(0, exchange, routing_key, method[at] & 1 == 1, method[at] & 2 == 2), method
-            )
         except AmqpError as error:
             self._fail(error, number, *PUBLISH)
             return None
 
-    def _add_target(self, channel: ServerChannel, method: BasicPublish, encoded: bytes) -> PublishTarget:
-        """Ask the broker for the target of a publish, and remember it by the frame of the method."""
-        target = self._handler.publication(channel, method)
+    def _decode_target(self, channel: ServerChannel, method: bytes) -> PublishTarget | None:
+        """Return the target of a publish to another exchange, or with other flags, than the one before it on its channel."""
+        if not method.startswith(PUBLISH_START, FRAME_START_SIZE) or method[-1] != FRAME_END:
+            return None
+        exchange, key_at = decode_short_string(method, PUBLISH_AT)
+        routing_key, at = decode_short_string(method, key_at)
+        if at + 2 != len(method):
+            return None
+        publish = BasicPublish(0, exchange, routing_key, method[at] & 1 == 1, method[at] & 2 == 2)
+        target = self._handler.publication(channel, publish)
+        channel.last_publish, channel.key_at = target, key_at
+        channel.publish_start, channel.publish_end = method[FRAME_START_SIZE:key_at], method[-2:]
+        return self._remember(method, target)
+
+    def _remember(self, method: bytes, target: PublishTarget) -> PublishTarget:
+        """Remember the target of a publish by the frame of the method."""
         if self._publish_targets_bytes >= PUBLISH_TARGETS_BYTES:
             self._targets_left_out += 1
             if self._targets_left_out < TARGETS_LEFT_OUT:
                 return target
             self.forget_targets()
-        self._publish_targets[encoded] = target
+        self._publish_targets[method] = target
         self._publish_targets_bytes += target.memory
         return target
 
@@ -572,7 +588,8 @@ class ServerConnection:
                 if channel.is_closing:
                     del self.channels[channel.number]
             case BasicPublish():
-                channel.begin_content(self._add_target(channel, method, frame(METHOD, channel.number, payload)))
+                target = self._handler.publication(channel, method)
+                channel.begin_content(self._remember(frame(METHOD, channel.number, payload), target))
             case _:
                 self._handler.carry_out(channel, method)
 
