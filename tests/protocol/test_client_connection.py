@@ -65,6 +65,9 @@ class PublishedTo:
     published: list[tuple[str, bytes, int]]
     memory: int = 0
 
+    def with_key(self, routing_key: str, address: bytes) -> PublishedTo:
+        return PublishedTo(routing_key, self.published)
+
     def publish(self, raw_properties: bytes, contents: Sequence[bytes], size: int) -> None:
         self.published += [(self.routing_key, raw_properties, size)] * len(contents)
 

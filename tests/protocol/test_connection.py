@@ -5,7 +5,7 @@ from __future__ import annotations
 import itertools
 import random
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, ClassVar
 
 import pytest
@@ -18,8 +18,9 @@ from holtmq.protocol.server_connection import ConnectionState, Limits, ServerCon
 from holtmq.table import FieldValue
 from holtmq.wire import methods as wire
 from holtmq.wire.content import encode_properties, make_content, on_channel
-from holtmq.wire.frames import BODY, FRAME_START, HEADER, HEARTBEAT, METHOD, PROTOCOL_HEADER, frame, method_frame
+from holtmq.wire.frames import BODY, FRAME_END, FRAME_START, HEADER, HEARTBEAT, METHOD, PROTOCOL_HEADER, frame, method_frame
 from holtmq.wire.methods import Method, decode_method
+from holtmq.wire.tables import short_string
 
 
 @dataclass
@@ -30,11 +31,17 @@ class Recording:
     channel: int
     routing_key: str
     memory: ClassVar[int] = 0
+    exchange: str = ""
+    is_mandatory: bool = False
+
+    def with_key(self, routing_key: str, address: bytes) -> Recording:
+        assert address == short_string(self.exchange) + short_string(routing_key) + bytes((FRAME_END,))
+        return replace(self, routing_key=routing_key)
 
     def publish(self, raw_properties: bytes, contents: Sequence[bytes], size: int) -> None:
         for content in contents:
             body = content[len(content) - size - 1 : -1] if size else b""
-            self.seen.append((self.channel, self.routing_key, raw_properties, body))
+            self.seen.append((self.channel, self.routing_key, raw_properties, body, self.exchange, self.is_mandatory))
 
 
 class Recorder:
@@ -62,7 +69,7 @@ class Recorder:
         self.seen.append(("close", channel.number))
 
     def publication(self, channel: ServerChannel, method: wire.BasicPublish) -> PublishTarget:
-        return Recording(self.seen, channel.number, method.routing_key)
+        return Recording(self.seen, channel.number, method.routing_key, method.exchange, method.mandatory)
 
     def carry_out(self, channel: ServerChannel, method: Method) -> None:
         self.seen.append((channel.number, method))
@@ -123,7 +130,7 @@ WHOLE = receive(session(), [])
 
 def test_a_session_is_carried_out() -> None:
     recorder, connection, _ = WHOLE
-    published = [entry for entry in recorder.seen if len(entry) == 4 and entry[1] != "ack"]
+    published = [entry for entry in recorder.seen if len(entry) == 6]
     assert [len(entry[3]) for entry in published] == [number * number * 90 for number in range(12)]
     assert [entry for entry in recorder.seen if entry[1] == "ack"] == [
         (1, "ack", number + 1, number % 2 == 0) for number in range(12)
@@ -137,11 +144,19 @@ class Resolver(Recorder):
 
     def publication(self, channel: ServerChannel, method: wire.BasicPublish) -> PublishTarget:
         self.seen.append(method.routing_key)
-        return Sized([], channel.number, method.routing_key)
+        return Sized(self.seen, channel.number, method.routing_key)
 
 
 class Sized(Recording):
+    """A target that records which others it is asked for."""
+
     memory: ClassVar[int] = 1
+
+    def with_key(self, routing_key: str, address: bytes) -> Recording:
+        self.seen.append(routing_key)
+        return super().with_key(routing_key, address)
+
+    def publish(self, raw_properties: bytes, contents: Sequence[bytes], size: int) -> None: ...
 
 
 def test_a_full_cache_of_publish_targets_is_kept_for_a_while_before_it_starts_anew(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -173,7 +188,7 @@ def test_slices_make_no_difference_to_large_headers_and_bodies(cuts: list[int]) 
         content = on_channel(make_content(properties, bytes(size)), 1, 131_072)
         parts.append(method_frame(1, wire.BasicPublish(0, "", "key")) + content)
     recorder, connection, _ = receive(b"".join(parts), cuts)
-    assert [entry[1:] for entry in recorder.seen if len(entry) == 4] == [("key", properties, bytes(size)) for size in sizes]
+    assert [entry[1:4] for entry in recorder.seen if len(entry) == 6] == [("key", properties, bytes(size)) for size in sizes]
     assert connection.state == ConnectionState.OPEN
 
 
@@ -188,6 +203,44 @@ def test_slices_make_no_difference_to_messages_and_acks_in_a_row(cuts: list[int]
     bodies = [bytes((number,)) * 50 for number in (*range(8), 0, 1)]
     assert [entry[3] for entry in recorder.seen if entry[1] == "key"] == bodies
     assert [entry[2:] for entry in recorder.seen if entry[1] == "ack"] == [(tag, tag == 6) for tag in range(1, 9)]
+
+
+ALIKE = [
+    method_frame(channel, wire.BasicPublish(0, exchange, key, is_mandatory)) + on_channel(content, channel, 4096)
+    for channel, exchange, key, is_mandatory, content in itertools.product(
+        (1, 2),
+        ("", "x"),
+        ("a", "b", "longer", "ü"),
+        (False, True),
+        (make_content(b"\x10\0\x01", b"one"), make_content(b"\x10\0\x01", b"two"), make_content(bytes(2), b"")),
+    )
+]
+"""Messages that differ from each other in channel, exchange, routing key, flags, properties or body."""
+
+
+@settings(max_examples=300)
+@given(st.lists(st.sampled_from(range(len(ALIKE))), max_size=30), st.lists(st.integers(0, 10**6), max_size=5))
+def test_messages_that_are_partly_alike_are_told_apart(chosen: list[int], cuts: list[int]) -> None:
+    start = handshake() + method_frame(1, wire.ChannelOpen()) + method_frame(2, wire.ChannelOpen())
+    recorder, connection, _ = receive(start + b"".join(ALIKE[place] for place in chosen), cuts)
+    expected = [each for place in chosen for each in receive(start + ALIKE[place], [])[0].seen[2:]]
+    assert recorder.seen[2:] == expected
+    assert connection.state == ConnectionState.OPEN
+
+
+@settings(max_examples=300)
+@given(st.lists(st.sampled_from(range(len(ALIKE))), min_size=2, max_size=6), st.integers(0, 10**6), st.integers(1, 255))
+def test_a_damaged_byte_among_messages_that_are_alike_has_the_same_effect_as_in_slices(
+    chosen: list[int], place: int, change: int
+) -> None:
+    start = handshake() + method_frame(1, wire.ChannelOpen()) + method_frame(2, wire.ChannelOpen())
+    messages = bytearray(b"".join(ALIKE[number] for number in chosen))
+    messages[place % len(messages)] ^= change
+    data = start + messages
+    recorder, connection, output = receive(data, [])
+    in_slices, same, same_output = receive(data, list(range(len(data))))
+    assert recorder.seen == in_slices.seen
+    assert (connection.state, output) == (same.state, same_output)
 
 
 @pytest.mark.parametrize(("run", "kind"), [(RUN_OF_MESSAGES, "key"), (RUN_OF_ACKS, "ack")])
@@ -205,7 +258,7 @@ def test_damaged_frame_of_a_large_message_closes_the_connection(at: int) -> None
     start = handshake(131_072) + method_frame(1, wire.ChannelOpen()) + message
     message[at] ^= 0xFF
     recorder, connection, output = receive(start + message + message, [len(start)])
-    assert len([entry for entry in recorder.seen if len(entry) == 4]) == 1
+    assert len([entry for entry in recorder.seen if len(entry) == 6]) == 1
     assert connection.state == ConnectionState.CLOSING
     assert b"FRAME" in output
 
@@ -224,7 +277,7 @@ def test_channels_may_interleave_their_content() -> None:
     recorder, _, _ = receive(
         handshake() + method_frame(1, wire.ChannelOpen()) + method_frame(2, wire.ChannelOpen()) + mixed, []
     )
-    assert [(entry[1], entry[3]) for entry in recorder.seen if len(entry) == 4] == [("a", bytes(9000)), ("b", b"x" * 9000)]
+    assert [(entry[1], entry[3]) for entry in recorder.seen if len(entry) == 6] == [("a", bytes(9000)), ("b", b"x" * 9000)]
 
 
 def cut(data: bytes) -> list[bytes]:

@@ -270,3 +270,21 @@ def test_what_can_make_a_difference_is_known_for_the_whole_way() -> None:
     router = Router(Topology(exchanges, (Queue("q"),), bindings))
     assert router.header_names() == {"vip", "level"}
     assert router.keyless_exchanges() == {"all", "desks", "amq.fanout", "amq.headers", "amq.match"}
+
+
+def test_a_full_cache_is_kept_until_it_has_left_out_several_times_as_many_routes(matches: list[str]) -> None:
+    router = Router(topology(Binding("x", "q", "#")), cache_size=2)
+    for key in ("a", "b", *"cdefghij"):  # eight are left out
+        router.route("x", key)
+    matches.clear()
+    for key in ("a", "b", "k", "a", "b", "k"):  # with k, the cache starts anew, and a and b are moved to it
+        router.route("x", key)
+    assert matches == ["k"]
+
+
+@pytest.mark.parametrize("pattern", ["a.b", "a.*", "*.b", "a.b.#", "a.#", "#.b", "*.#", "#.a.#"])
+def test_a_key_takes_all_ways_through_patterns_that_begin_alike(pattern: str) -> None:
+    router = Router(topology(Binding("x", "q", pattern), Binding("x", "q2", "a.c"), Binding("x", "q3", "a.*.c")))
+    assert router.route("x", "a.b") == ("q",)
+    assert "q2" in router.route("x", "a.c")
+    assert "q3" in router.route("x", "a.b.c")

@@ -28,6 +28,7 @@ from holtmq.errors import (
 )
 from holtmq.queueing.terms import parse_expiration
 from holtmq.routing.matcher import NO_HEADERS
+from holtmq.routing.route import Route
 from holtmq.routing.router import routing_keys
 from holtmq.steps import Steps, complete
 from holtmq.store.stream_port import StreamMessage
@@ -59,15 +60,22 @@ class Fetched(NamedTuple):
     remaining: int
 
 
-class ExchangeAccess(NamedTuple):
+class ExchangeAccess:
     """What is the same for all messages to an exchange that the user may publish to."""
 
-    is_topic: bool
-    reads_headers: bool
-    way: Way | None
-    """The way of all messages without headers, if the routing key has no effect on it."""
-    is_costly: bool
-    """Whether finding the way of a message may take a millisecond."""
+    __slots__ = ("has_topic_permission", "is_costly", "last_route", "last_way", "reads_headers", "way")
+
+    def __init__(self, *, has_topic_permission: bool, reads_headers: bool, way: Way | None, is_costly: bool) -> None:
+        self.has_topic_permission = has_topic_permission
+        """Whether the routing key decides if the user may publish."""
+        self.reads_headers = reads_headers
+        self.way = way
+        """The way of all messages without headers, if the routing key has no effect on it."""
+        self.is_costly = is_costly
+        """Whether finding the way of a message may take a millisecond."""
+        self.last_route: Route | None = None
+        self.last_way: Way | None = None
+        """The route of an earlier message, and its way: many routing keys have the same route."""
 
 
 class Channel:
@@ -114,7 +122,7 @@ class Channel:
 
     def publication(self, exchange: str, routing_key: str, *, is_mandatory: bool) -> Publication:
         """Return a handle for publishing with this exchange and key, after a check of the user's permissions."""
-        publication = Publication(self, exchange, routing_key, is_mandatory=is_mandatory)
+        publication = Publication(self, Origin(exchange, routing_key), is_mandatory=is_mandatory)
         self.resolve(publication)
         return publication
 
@@ -197,10 +205,10 @@ class Channel:
             self._accesses.clear()
             self._ways.clear()
         access = self._accesses.get(exchange) or self._access(origin)
-        if access.is_topic:
+        if access.has_topic_permission:
             self._require_topic(exchange, origin.routing_key)
         publication.reads_headers = access.reads_headers
-        publication.way = access.way or self._way(origin, NO_HEADERS)
+        publication.way = access.way or self._way(origin, NO_HEADERS, access)
         publication.generation = vhost.generation
         if access.is_costly:
             self._give_way()
@@ -210,17 +218,29 @@ class Channel:
         exchange, router = origin.exchange, self.vhost.router
         self.session.require("write", "exchange", exchange)
         router.require_publishable(exchange)
-        way = None if router.reads_routing_key(exchange) else self._way(origin, NO_HEADERS)
-        access = ExchangeAccess(self.vhost.is_topic(exchange), router.reads_headers(exchange), way, router.is_costly(exchange))
-        self._accesses[exchange] = access
+        access = self._accesses[exchange] = ExchangeAccess(
+            has_topic_permission=self.vhost.has_topic_permission(self.session.user.name, exchange),
+            reads_headers=router.reads_headers(exchange),
+            way=None,
+            is_costly=router.is_costly(exchange),
+        )
+        if not router.reads_routing_key(exchange):
+            access.way = self._way(origin, NO_HEADERS, access)
         return access
 
-    def _way(self, origin: Origin, headers: Mapping[str, FieldValue]) -> Way:
+    def _way(self, origin: Origin, headers: Mapping[str, FieldValue], access: ExchangeAccess) -> Way:
         """Return the way of a message, from a cache, since many routing keys lead to the same queues."""
         exchange, vhost = origin.exchange, self.vhost
         if exchange == DEFAULT_EXCHANGE and origin.routing_key.startswith(REPLY_QUEUE):
             return self.tallies.way(exchange, vhost.reply_destinations(origin.routing_key), {})
         route = vhost.router.resolve(exchange, origin.routing_key, headers)
+        if route is access.last_route and access.last_way is not None:
+            return access.last_way
+        access.last_route, access.last_way = route, self._way_of(exchange, route)
+        return access.last_way
+
+    def _way_of(self, exchange: str, route: Route) -> Way:
+        vhost = self.vhost
         if route.entries:
             return self.tallies.way(exchange, vhost.destinations(route), route.entries)
         way = self._ways.get((exchange, route.queues))
@@ -252,12 +272,13 @@ class Channel:
                 f"user_id property set to {properties.user_id!r} but authenticated user was {user.name!r}"
             )
         way, origin = publication.way, publication.origin
-        if properties.adds_keys and self.vhost.is_topic(origin.exchange):
+        access = self._accesses[origin.exchange]
+        if properties.adds_keys and access.has_topic_permission:
             for key in routing_keys(origin.routing_key, properties.headers):
                 self._require_topic(origin.exchange, key)
         if properties.has_headers and (publication.reads_headers or properties.adds_keys):
-            way = self._way(origin, properties.headers)
-            if self._accesses[origin.exchange].is_costly:
+            way = self._way(origin, properties.headers, access)
+            if access.is_costly:
                 self._give_way()
         changes: dict[str, object] = {}
         if properties.adds_keys and "BCC" in properties.headers:

@@ -36,9 +36,9 @@ class Publication:
 
     __slots__ = ("channel", "generation", "is_mandatory", "origin", "reads_headers", "way")
 
-    def __init__(self, channel: Channel, exchange: str, routing_key: str, *, is_mandatory: bool) -> None:
+    def __init__(self, channel: Channel, origin: Origin, *, is_mandatory: bool) -> None:
         self.channel = channel
-        self.origin = Origin(exchange, routing_key)
+        self.origin = origin
         self.is_mandatory = is_mandatory
         self.generation = -1
         """The vhost's generation when the route was resolved. In any other generation the route is stale."""
@@ -49,6 +49,14 @@ class Publication:
     def memory(self) -> int:
         """Bytes that the handle takes in a cache."""
         return PUBLICATION_BYTES + DESTINATION_BYTES * len(self.way.destinations)
+
+    def with_key(self, routing_key: str, address: bytes) -> Publication:
+        """Return the handle for another routing key. `address` is the encoded one of its origin."""
+        channel = self.channel
+        origin = Origin(self.origin.exchange, routing_key, address)
+        publication = Publication(channel, origin, is_mandatory=self.is_mandatory)
+        channel.resolve(publication)
+        return publication
 
     def publish(self, raw_properties: bytes, contents: Sequence[Content], size: int) -> None:
         """Publish messages that differ in nothing but their body. On the hot path: see benchmarks/broker.py."""

@@ -22,10 +22,10 @@ class Origin:
 
     __slots__ = ("address", "exchange", "routing_key")
 
-    def __init__(self, exchange: str, routing_key: str) -> None:
+    def __init__(self, exchange: str, routing_key: str, address: bytes | None = None) -> None:
         self.exchange = exchange
         self.routing_key = routing_key
-        self.address = _known_short_string(exchange) + short_string(routing_key) + b"\xce"
+        self.address = address or _known_short_string(exchange) + short_string(routing_key) + b"\xce"
 
     @property
     def names(self) -> tuple[str, str]:

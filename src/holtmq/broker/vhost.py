@@ -100,6 +100,10 @@ class VirtualHost:
         declared = self.router.registry.exchanges.get(exchange)
         return declared is not None and declared.type == "topic"
 
+    def has_topic_permission(self, user: str, exchange: str) -> bool:
+        """Whether a topic permission of the user says with which routing keys to publish to an exchange."""
+        return self.is_topic(exchange) and (user, self.name, exchange) in self.broker.authorization.topic_permissions
+
     def destinations(self, route: Route) -> Sequence[ServedQueue]:
         """Return the queues of a route."""
         return tuple([self.queues[name] for name in route.queues])

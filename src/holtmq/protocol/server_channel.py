@@ -49,6 +49,12 @@ class ServerChannel:
         self.is_closing = False
         self.takes_methods = True
         """Whether the channel is open and not in the middle of a message."""
+        self.last_publish: PublishTarget | None = None
+        """The target of the last publish that was decoded; others to the same exchange differ from it in their routing key."""
+        self.publish_start = self.publish_end = b"\xff"
+        """The payload of its method up to the routing key, and the end of the frame after that."""
+        self.key_at = 0
+        """The offset of the routing key in its frame."""
         self._start = b"\x02" + number.to_bytes(2, "big")
         """The first bytes of content that was received on a channel of this number."""
         self._formats: dict[str, DeliveryFormat] = {}

@@ -104,6 +104,10 @@ PUBLISH_AT = FRAME_START.size + len(PUBLISH_START) + 2
 """Offset of the exchange in the frame of a basic.publish: the ticket comes before it."""
 LONGEST_PUBLISH = 600
 """The upper limit for a basic.publish payload: two short strings and a few octets."""
+FRAME_START_SIZE = FRAME_START.size
+END_OCTET = bytes((FRAME_END,))
+NO_HEADER = b"\xff"
+"""The start of no frame that is valid."""
 SHORTEST_HEADER = CONTENT_START.size - FRAME_START.size + 2
 PUBLISH = (60, 40)
 ACK = (60, 80)
@@ -358,86 +362,107 @@ class ServerConnection:
         end = len(data)
         unpack_frame, unpack_content, unpack_ack = FRAME_START.unpack_from, CONTENT_START.unpack_from, ACK_ARGUMENTS.unpack_from
         targets, channels = self._publish_targets, self.channels
-        while end - at >= FRAME_START.size:
+        header, header_channel, raw_properties, content_size, body_size = NO_HEADER, -1, b"", 0, 0
+        while end - at >= FRAME_START_SIZE:
             kind, number, size = unpack_frame(data, at)
             after = at + size + OVERHEAD
-            if after > end:
-                if size + OVERHEAD > self.frame_max:
-                    self._fail(FrameError(f"expected frames of at most {self.frame_max} bytes, got {size + OVERHEAD}"), 0, 0, 0)
-                    return end
-                break
-            if data[after - 1] != FRAME_END:
-                self._fail(FrameError(f"expected a frame to end with {FRAME_END:#x}, got {data[after - 1]:#x}"), 0, 0, 0)
-                return end
-            if (
-                size == ACK_SIZE
-                and data.startswith(ACK_START, at + FRAME_START.size)
-                and kind == METHOD
-                and number in channels
-                and channels[number].takes_methods
-            ):
-                start, (tag, multiple) = data[at : at + ACK_TAG_AT], unpack_ack(data, at + ACK_TAG_AT)
-                tags, at = [tag], after
-                while not multiple and data.startswith(start, at) and data.startswith(ACK_END, at + ACK_END_AT):
-                    tags.append(unpack_ack(data, at + ACK_TAG_AT)[0])
-                    at += ACK_BYTES
-                try:
-                    if multiple:
-                        channels[number].target.ack(tag, multiple=multiple & 1 == 1)
-                        if self.is_paused:
-                            break
-                    else:
-                        channels[number].target.ack_each(tags)
-                except AmqpError as error:
-                    self._fail(error, number, *ACK)
-                continue
+            # Many messages differ from the one before only in routing key and body: their headers need no second look.
             target = None
-            if size < LONGEST_PUBLISH and not self.assembling:
+            if data.startswith(header, after) and number == header_channel:
                 method = data[at:after]
                 target = targets.get(method) or self._new_target(number, method)
-            if target is not None:
-                if end - after < CONTENT_START.size:
-                    break
-                content_kind, content_number, header_size, class_id, weight, body_size = unpack_content(data, after)
-                if (
-                    content_kind == HEADER
-                    and content_number == number
-                    and class_id == BASIC
-                    and weight == 0
-                    and SHORTEST_HEADER <= header_size < self.frame_max - OVERHEAD
-                    and body_size <= self._largest_at_once
-                ):
-                    body_at = after + header_size + OVERHEAD
-                    content_end = body_at + body_size + OVERHEAD if body_size else body_at
-                    if end < content_end and end < body_at + FRAME_START.size:
+                if target is not None:
+                    content_end = after + content_size
+                    if content_end > end:
                         break
-                    if data[body_at - 1] == FRAME_END and (
-                        not body_size or unpack_frame(data, body_at) == (BODY, number, body_size)
-                    ):
-                        if end < content_end:
-                            break
-                        if data[content_end - 1] == FRAME_END:
-                            raw_properties = data[after + CONTENT_START.size : body_at - 1]
-                            contents = [data[after:content_end]]
-                            start_at, at = at, content_end
-                            # Messages that differ in nothing but their body are often sent in a row.
-                            if body_size and data.startswith(method, at):
-                                start, length = data[start_at : body_at + FRAME_START.size], content_end - start_at
-                                offset = after - start_at
-                                while data.startswith(start, at) and at + length <= end and data[at + length - 1] == FRAME_END:
-                                    contents.append(data[at + offset : at + length])
-                                    at += length
-                            try:
-                                target.publish(raw_properties, contents, body_size)
-                            except AmqpError as error:
-                                self._fail(error, number, *PUBLISH)
+                    if data[content_end - 1] != FRAME_END:
+                        target = None
+            if target is None:
+                if after > end:
+                    if size + OVERHEAD > self.frame_max:
+                        self._fail(
+                            FrameError(f"expected frames of at most {self.frame_max} bytes, got {size + OVERHEAD}"), 0, 0, 0
+                        )
+                        return end
+                    break
+                if data[after - 1] != FRAME_END:
+                    self._fail(FrameError(f"expected a frame to end with {FRAME_END:#x}, got {data[after - 1]:#x}"), 0, 0, 0)
+                    return end
+                if (
+                    size == ACK_SIZE
+                    and data.startswith(ACK_START, at + FRAME_START_SIZE)
+                    and kind == METHOD
+                    and number in channels
+                    and channels[number].takes_methods
+                ):
+                    start, (tag, multiple) = data[at : at + ACK_TAG_AT], unpack_ack(data, at + ACK_TAG_AT)
+                    tags, at = [tag], after
+                    while not multiple and data.startswith(start, at) and data.startswith(ACK_END, at + ACK_END_AT):
+                        tags.append(unpack_ack(data, at + ACK_TAG_AT)[0])
+                        at += ACK_BYTES
+                    try:
+                        if multiple:
+                            channels[number].target.ack(tag, multiple=multiple & 1 == 1)
                             if self.is_paused:
                                 break
-                            continue
-            self._receive_frame(kind, number, data[at + FRAME_START.size : after - 1])
-            if self.is_paused or self.owed >= UNSENT_BYTES or self._methods_left <= 0:
-                end = at  # leave the loop after this frame
-            at = after
+                        else:
+                            channels[number].target.ack_each(tags)
+                    except AmqpError as error:
+                        self._fail(error, number, *ACK)
+                    continue
+                if size < LONGEST_PUBLISH and not self.assembling:
+                    method = data[at:after]
+                    target = targets.get(method) or self._new_target(number, method)
+                if target is not None:
+                    if end - after < CONTENT_START.size:
+                        break
+                    content_kind, content_number, header_size, class_id, weight, body_size = unpack_content(data, after)
+                    body_at = after + header_size + OVERHEAD
+                    content_end = body_at + body_size + OVERHEAD if body_size else body_at
+                    if (
+                        content_kind == HEADER
+                        and content_number == number
+                        and class_id == BASIC
+                        and weight == 0
+                        and SHORTEST_HEADER <= header_size < self.frame_max - OVERHEAD
+                        and body_size <= self._largest_at_once
+                    ):
+                        if end < content_end and end < body_at + FRAME_START_SIZE:
+                            break
+                        if data[body_at - 1] != FRAME_END or (
+                            body_size and unpack_frame(data, body_at) != (BODY, number, body_size)
+                        ):
+                            target = None
+                        elif end < content_end:
+                            break
+                        elif data[content_end - 1] != FRAME_END:
+                            target = None
+                    else:
+                        target = None
+                if target is None:
+                    self._receive_frame(kind, number, data[at + FRAME_START_SIZE : after - 1])
+                    if self.is_paused or self.owed >= UNSENT_BYTES or self._methods_left <= 0:
+                        end = at  # leave the loop after this frame
+                    at, header_channel = after, -1
+                    continue
+                header, header_channel = data[after : body_at + FRAME_START_SIZE if body_size else body_at], number
+                raw_properties = data[after + CONTENT_START.size : body_at - 1]
+                content_size = content_end - after
+            contents = [data[after:content_end]]
+            start_at, at = at, content_end
+            # Messages that differ in nothing but their body are often sent in a row.
+            if body_size and data.startswith(method, at):
+                start, length = data[start_at : after + len(header)], content_end - start_at
+                offset = after - start_at
+                while data.startswith(start, at) and at + length <= end and data[at + length - 1] == FRAME_END:
+                    contents.append(data[at + offset : at + length])
+                    at += length
+            try:
+                target.publish(raw_properties, contents, body_size)
+            except AmqpError as error:
+                self._fail(error, number, *PUBLISH)
+            if self.is_paused:
+                break
         return at
 
     def _new_target(self, number: int, method: bytes) -> PublishTarget | None:
@@ -447,32 +472,47 @@ class ServerConnection:
         Anything unusual is left to `_receive_frame`, and so is a publish that was refused here: its channel is closing.
         """
         channel = self.channels.get(number)
-        if channel is None or not method.startswith(PUBLISH_START, FRAME_START.size) or not channel.takes_methods:
+        if channel is None or not channel.takes_methods or method[0] != METHOD:
             return None
+        last, key_at = channel.last_publish, channel.key_at
         try:
-            exchange, at = decode_short_string(method, PUBLISH_AT)
-            routing_key, at = decode_short_string(method, at)
-        except FrameError:
+            if (
+                method.startswith(channel.publish_start, FRAME_START_SIZE)
+                and method.endswith(channel.publish_end)
+                and key_at + 1 + method[key_at] + 2 == len(method)
+                and last is not None
+            ):
+                routing_key, address = method[key_at + 1 : -2].decode(), method[PUBLISH_AT:-2] + END_OCTET
+                return self._remember(method, last.with_key(routing_key, address))
+            return self._decode_target(channel, method)
+        except (FrameError, UnicodeDecodeError):
             return None
-        if method[0] != METHOD or at + 2 != len(method):
-            return None
-        try:
-            return self._add_target(
-                channel, BasicPublish(0, exchange, routing_key, method[at] & 1 == 1, method[at] & 2 == 2), method
-            )
         except AmqpError as error:
             self._fail(error, number, *PUBLISH)
             return None
 
-    def _add_target(self, channel: ServerChannel, method: BasicPublish, encoded: bytes) -> PublishTarget:
-        """Ask the broker for the target of a publish, and remember it by the frame of the method."""
-        target = self._handler.publication(channel, method)
+    def _decode_target(self, channel: ServerChannel, method: bytes) -> PublishTarget | None:
+        """Return the target of a publish to another exchange, or with other flags, than the one before it on its channel."""
+        if not method.startswith(PUBLISH_START, FRAME_START_SIZE) or method[-1] != FRAME_END:
+            return None
+        exchange, key_at = decode_short_string(method, PUBLISH_AT)
+        routing_key, at = decode_short_string(method, key_at)
+        if at + 2 != len(method):
+            return None
+        publish = BasicPublish(0, exchange, routing_key, method[at] & 1 == 1, method[at] & 2 == 2)
+        target = self._handler.publication(channel, publish)
+        channel.last_publish, channel.key_at = target, key_at
+        channel.publish_start, channel.publish_end = method[FRAME_START_SIZE:key_at], method[-2:]
+        return self._remember(method, target)
+
+    def _remember(self, method: bytes, target: PublishTarget) -> PublishTarget:
+        """Remember the target of a publish by the frame of the method."""
         if self._publish_targets_bytes >= PUBLISH_TARGETS_BYTES:
             self._targets_left_out += 1
             if self._targets_left_out < TARGETS_LEFT_OUT:
                 return target
             self.forget_targets()
-        self._publish_targets[encoded] = target
+        self._publish_targets[method] = target
         self._publish_targets_bytes += target.memory
         return target
 
@@ -548,7 +588,8 @@ class ServerConnection:
                 if channel.is_closing:
                     del self.channels[channel.number]
             case BasicPublish():
-                channel.begin_content(self._add_target(channel, method, frame(METHOD, channel.number, payload)))
+                target = self._handler.publication(channel, method)
+                channel.begin_content(self._remember(frame(METHOD, channel.number, payload), target))
             case _:
                 self._handler.carry_out(channel, method)
 

@@ -9,6 +9,9 @@ from holtmq.routing.route import Route
 from holtmq.table import FieldValue
 from holtmq.topology.criteria import PRESENT, comparable
 
+LEFT_OUT = 4
+"""A full cache is kept until it has left out this many times as many routes as it holds: if every message has a routing key of
+its own, it is cheaper not to cache them."""
 QUEUES_PER_ENTRY = 16
 """A cached route takes the memory of one entry more for each of this many queues."""
 
@@ -16,8 +19,9 @@ QUEUES_PER_ENTRY = 16
 class Plan:
     """The routes from one exchange. It is created for the first message and dropped when anything within reach changes.
 
-    Routes are cached in two generations. When the plans of a router are full, the recent generation becomes the older one; an
-    entry that is used again moves back to the recent one. Memory is bounded, and routes in use stay cached.
+    Routes are cached in two generations. When the plans of a router are full, and have been for a while, the recent generation
+    becomes the older one; an entry that is used again moves back to the recent one. Memory is bounded, and routes in use stay
+    cached.
     """
 
     __slots__ = ("_older", "_plans", "headers", "is_costly", "only_matcher", "reads_routing_key", "recent")
@@ -83,13 +87,15 @@ class Plans(dict[str, Plan]):
         super().__init__()
         self.limit = limit
         self._recent = 0
+        self._left_out = 0
 
     def make_room(self, route: Route) -> bool:
         """Count a route that is about to be cached. Return False if nothing is to be cached."""
-        if not self.limit:
-            return False
         if self._recent >= self.limit:
-            self._recent = 0
+            self._left_out += 1
+            if self._left_out <= LEFT_OUT * self.limit or not self.limit:
+                return False
+            self._recent = self._left_out = 0
             for plan in self.values():
                 plan.age()
         self._recent += 1 + len(route.queues) // QUEUES_PER_ENTRY

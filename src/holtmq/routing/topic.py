@@ -8,7 +8,7 @@ most once per word. The cost is at most (words of the key) x (nodes of the trie)
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping, Sequence
 
 from holtmq.routing.matcher import Matcher, Verdict
 from holtmq.routing.pattern import judge_pattern, normalise, split
@@ -124,18 +124,35 @@ class TopicMatcher(Matcher):
             path[-1].cut(words.pop())
 
     def match(self, routing_key: str, headers: Mapping[str, FieldValue]) -> Collection[Binding]:
-        return self._walk(split(routing_key))
+        return self._walk(routing_key.split(".") if routing_key else [])
 
-    def _walk(self, words: Iterable[str], *, is_pattern: bool = False) -> list[Binding]:  # noqa: C901
+    def _walk(self, words: Sequence[str], *, is_pattern: bool = False) -> list[Binding]:  # noqa: C901
         """Return the bindings whose pattern matches these words or, with `is_pattern`, covers this pattern.
 
         Long and without helpers, because an uncached route spends its time here (benchmarks/routing.py).
         """
         found: list[Binding] = []
+        node, at = self._root, 0
+        for word in words:  # as long as there is one way only, which is all of it for most keys
+            if node.hash is not None:
+                break
+            child = node.only_child if word == node.only_word else node.words.get(word)
+            if node.star is not None:
+                if child is not None or (is_pattern and word == "#"):
+                    break
+                child = node.star
+            if child is None:
+                return found
+            node = child
+            at += 1
+        else:
+            if node.hash is None:
+                node.collect(found)
+                return found
         reached_hashes: dict[_Node, None] = {}
-        current = [self._root]
+        current = [node]
         _enter_hashes(current, reached_hashes, found)
-        for word in words:
+        for word in words[at:]:
             following: list[_Node] = []
             accepts_star = not (is_pattern and word == "#")
             for node in current:
