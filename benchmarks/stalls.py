@@ -322,6 +322,18 @@ def message_operations(site: Site) -> Iterator[tuple[str, Callable[[], Act]]]:
 
         return prepare
 
+    def vacuum() -> Act:
+        site.fill("big", BIG_BYTES // BIG_BODY, BIG_BODY)
+        site.fill("behind")  # at the end of the file, so that its pages are moved
+        with_connection(site, lambda each: each.call(wire.QueuePurge(0, "big"), wire.QueuePurgeOk))
+
+        def run() -> None:
+            while not site.http("POST", "/api/vacuum", {})["is_done"]:
+                pass
+
+        return run
+
+    yield "`POST /api/vacuum`, 500 MiB", vacuum
     yield "`queue.purge`, 500 MiB", big(lambda each: each.call(wire.QueuePurge(0, "big"), wire.QueuePurgeOk))
     yield "`queue.delete`, 500 MiB", big(lambda each: each.call(wire.QueueDelete(0, "big"), wire.QueueDeleteOk))
 

@@ -2,16 +2,19 @@
 
 from __future__ import annotations
 
+import asyncio
 from pathlib import Path
 
 import pytest
 
 from holtmq.broker import broker as engine
 from holtmq.broker import channel, fan_out
+from holtmq.broker.containment import InternalErrors
 from holtmq.config import Config
 from holtmq.server import between_turns, client
 from holtmq.server.run import running
 from holtmq.server.server import Server
+from holtmq.steps import Steps
 from holtmq.testing import TestBroker
 from holtmq.wire import methods as wire
 from tests.amqp_client import Amqp, Channel, ClosedError
@@ -27,6 +30,29 @@ def no_time(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(engine, "QUEUES_AT_ONCE", 2)
     monkeypatch.setattr(channel, "COMMITTED_AT_ONCE", 10)
     monkeypatch.setattr(fan_out, "COPIES_IN_STEP", 2)
+
+
+def test_a_chore_that_comes_after_long_work_begins_in_the_next_iteration_of_the_loop(monkeypatch: pytest.MonkeyPatch) -> None:
+    now = [0.0]
+    monkeypatch.setattr(between_turns, "SLICE_S", 0.005)
+    monkeypatch.setattr(between_turns, "perf_counter", lambda: now[0])
+
+    async def main() -> None:
+        chores = between_turns.ChoresBetweenTurns(InternalErrors(), lambda: None)
+        assert chores.add("early", "nobody", nothing_in_steps).is_done
+        await asyncio.sleep(0)
+        chores.count_time()
+        now[0] += 0.02
+        late = chores.add("late", "nobody", nothing_in_steps)
+        assert not late.is_done
+        await asyncio.sleep(0)
+        assert late.is_done
+
+    asyncio.run(main())
+
+
+def nothing_in_steps() -> Steps[None]:
+    yield
 
 
 def declare_own(channel: Channel) -> None:

@@ -162,3 +162,16 @@ def test_the_command_is_refused_while_a_broker_runs(tmp_path: Path, capsys: pyte
     database.close()
     assert main(["vacuum", str(tmp_path / "missing.db")]) == 1
     assert "does not exist" in capsys.readouterr().err
+
+
+def test_the_command_vacuums_the_file_of_a_running_broker(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    path = tmp_path / "a.db"
+    with running_node(data=str(path)) as node:
+        url = node.http.base.replace("://", "://guest:guest@")
+        assert main(["vacuum", "--http-url", url]) == 0
+        size = path.stat().st_size
+        assert capsys.readouterr().out.endswith(f"{size:,} bytes now.\n")
+        assert main(["vacuum", str(path), "--json", "--http-url", url]) == 0
+        assert json.loads(capsys.readouterr().out) == {"file": str(path), "bytes_before": size, "bytes_after": size}
+        assert main(["vacuum", str(path)]) == 1
+        assert "`holtmq vacuum --http-url URL` works while a broker runs" in capsys.readouterr().err

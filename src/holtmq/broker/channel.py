@@ -216,6 +216,7 @@ class Channel:
     def _access(self, origin: Origin) -> ExchangeAccess:
         """Check that the user may publish to an exchange."""
         exchange, router = origin.exchange, self.vhost.router
+        self.broker.chores.count_time()  # a route to tens of thousands of queues takes longer than a chore may
         self.session.require("write", "exchange", exchange)
         router.require_publishable(exchange)
         access = self._accesses[exchange] = ExchangeAccess(

@@ -60,6 +60,9 @@ class Chores:
         """Whether there are chores with steps to do. Those that failed do not count."""
         return bool(self._waiting)
 
+    def count_time(self) -> None:
+        """Count the time from here on as that of a chore: those that come after long work have less of it, or none."""
+
     def add(self, name: str, subject: str, begin: Callable[[], Steps[None]]) -> Chore:
         """Start a chore. `name` and `subject` say in the log what failed, and for whom."""
         chore = Chore(name, subject, begin)

@@ -106,7 +106,7 @@ class VirtualHost:
 
     def destinations(self, route: Route) -> Sequence[ServedQueue]:
         """Return the queues of a route."""
-        return tuple([self.queues[name] for name in route.queues])
+        return tuple(map(self.queues.__getitem__, route.queues))  # half the time of a comprehension if there are many
 
     def reply_destinations(self, routing_key: str) -> Sequence[ReplyDestination]:
         """Return the destination of a direct reply, if it is still there."""

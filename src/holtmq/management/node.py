@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from asyncio import Future
 from collections.abc import Callable, Collection, Mapping
 from typing import Protocol, TypeVar
 
@@ -94,3 +95,9 @@ class Node(Protocol):
 
     def begin_turn(self) -> None: ...
     async def written(self) -> None: ...
+    def vacuum(self) -> Future[None]:
+        """Begin to give all unused space of the data file back, in small steps. A call joins a run that is under way."""
+
+    @property
+    def data_bytes(self) -> int:
+        """Size of the data file with its WAL, in bytes."""

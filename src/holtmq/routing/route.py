@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import lru_cache
+from itertools import islice
+from operator import lt
 
 from holtmq.table import EMPTY_TABLE
 from holtmq.topology import Binding
@@ -43,7 +45,7 @@ class Route:
             (binding,) = bindings
             if binding.arguments is EMPTY_TABLE:
                 return _route_to(binding.destination)
-        queues = tuple(sorted(dict.fromkeys([binding.destination for binding in bindings])))
+        queues = _each_once([binding.destination for binding in bindings])
         with_arguments: dict[str, list[Binding]] = {}
         for binding in [binding for binding in bindings if binding.arguments is not EMPTY_TABLE]:
             with_arguments.setdefault(binding.destination, []).append(binding)
@@ -51,6 +53,14 @@ class Route:
             return cls(queues, NO_ENTRIES)
         entries = {queue: Entry.through(entered_by) for queue, entered_by in with_arguments.items()}
         return cls(queues, {queue: entry for queue, entry in entries.items() if entry != Entry()})
+
+
+def _each_once(names: Sequence[str]) -> tuple[str, ...]:
+    """Return names sorted, each once. Names in order, which differ, take half the time of a dictionary."""
+    ordered = sorted(names)
+    if not all(map(lt, ordered, islice(ordered, 1, None))):
+        return tuple(dict.fromkeys(ordered))
+    return tuple(ordered)
 
 
 @lru_cache(10_000)

@@ -24,13 +24,17 @@ class ChoresBetweenTurns(Chores):
         """When the time is up for the chores of this iteration, if there were any."""
         self._is_scheduled = False
 
+    def count_time(self) -> None:
+        if self._deadline is None:
+            self._deadline = perf_counter() + SLICE_S
+            if not self._is_scheduled:
+                self._is_scheduled = True
+                self._loop.call_soon(self._go_on)
+
     def _has_time(self) -> bool:
         if self._deadline is not None:
             return perf_counter() < self._deadline
-        self._deadline = perf_counter() + SLICE_S
-        if not self._is_scheduled:
-            self._is_scheduled = True
-            self._loop.call_soon(self._go_on)
+        self.count_time()
         return True
 
     def _go_on(self) -> None:

@@ -11,6 +11,7 @@ import time
 from pathlib import Path
 
 from holtmq.errors import StoreFullError
+from holtmq.store.sqlite.data_file import wal_path
 
 MOST_OF_FILE_SYSTEM = 0.05
 """The limit is at most this part of the file system, so that a small one can be used."""
@@ -37,13 +38,18 @@ class DiskSpace:
         system = os.statvfs(self._folder)
         return min(self._limit, int(system.f_blocks * system.f_frsize * MOST_OF_FILE_SYSTEM))
 
+    @property
+    def used(self) -> int:
+        """Bytes of the data file and its WAL."""
+        return 0 if self._folder is None else _size(self._data) + _size(wal_path(self._data))
+
     def require(self, size: int) -> None:
         """Raise StoreFullError if the disk has no room for messages of this size."""
         if self._folder is None or not size or time.monotonic() < self._next_check:
             return
         system = os.statvfs(self._folder)
         free = system.f_bavail * system.f_frsize
-        needed = self.limit + 2 * size + self._wal_size()
+        needed = self.limit + 2 * size + _size(wal_path(self._data))
         if free < needed:
             raise StoreFullError(
                 f"{self._data}: {free / MIB:.1f} MiB of disk space are free, and {needed / MIB:.1f} MiB are needed; "
@@ -52,8 +58,9 @@ class DiskSpace:
         if free > needed + AMPLE_BYTES:
             self._next_check = time.monotonic() + CHECK_S
 
-    def _wal_size(self) -> int:
-        try:
-            return Path(self._data + "-wal").stat().st_size
-        except OSError:
-            return 0
+
+def _size(path: str) -> int:
+    try:
+        return Path(path).stat().st_size
+    except OSError:
+        return 0

@@ -154,6 +154,15 @@ class Server:
         """Wait until all changes made so far are on disk."""
         await self._commits.written()
 
+    def vacuum(self) -> asyncio.Future[None]:
+        """Begin to give all unused space of the data file back, in small steps."""
+        return self._upkeep.vacuum()
+
+    @property
+    def data_bytes(self) -> int:
+        """Size of the data file with its WAL, in bytes."""
+        return self.disk_space.used
+
     @property
     def blocked_for(self) -> str | None:
         """What publishers are blocked for, or None if they are not."""

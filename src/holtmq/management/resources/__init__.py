@@ -15,6 +15,7 @@ from holtmq.management.resources import (
     runs,
     topology_graph,
     users,
+    vacuum,
     vhosts,
 )
 
@@ -33,5 +34,6 @@ __all__ = [
     "runs",
     "topology_graph",
     "users",
+    "vacuum",
     "vhosts",
 ]

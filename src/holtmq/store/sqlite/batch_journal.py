@@ -518,6 +518,10 @@ class SqliteJournal:
         except StoreError:
             return False  # the file is locked or the disk is full: the next batch will tell, or there will be another time
 
+    def vacuum(self) -> Steps[None]:
+        """Give all free space of the file back, in steps for the time between batches."""
+        return self._database.vacuum_in_steps()
+
     def close(self) -> None:
         if self._reader is not self._database.connection:
             self._reader.close()

@@ -24,12 +24,13 @@ from types import TracebackType
 from typing import TypeVar
 
 from holtmq.errors import NotAStoreError, StoreBusyError, StoreClosedError, StoreError, StoreVersionError
+from holtmq.steps import Steps
 from holtmq.store.records import Durability
 from holtmq.store.sql.shared_commit import SharedCommits
 from holtmq.store.sqlite.data_file import FileWatch, prepare, wal_path
 from holtmq.store.sqlite.ownership import FileClaim, system_locking
 from holtmq.store.sqlite.shared_sync import SharedSync, can_share_syncs
-from holtmq.store.sqlite.space import INCREMENTAL, WAL_KEPT_BYTES, FreeSpace, cut
+from holtmq.store.sqlite.space import INCREMENTAL, WAL_KEPT_BYTES, FreeSpace, cut, free_pages, is_divisible
 from holtmq.store.sqlite.sqlite_errors import is_busy, translated
 from holtmq.store.sqlite.wal_check import WalScan, scan_wal
 
@@ -52,6 +53,8 @@ CHECKPOINT_PAGES = {"full": 1000, "normal": 4000, "off": 4000}
 calls do not wait for the disk, a large one saves work."""
 LONGEST_SAVING_S = 1.0
 """Longest time to wait for readers that need the WAL, after a sync has failed. The next call tries again."""
+LONGEST_STEP_WAIT_S = 1.0
+"""Longest time that a step of giving space back waits for another process."""
 CACHE_KIB = 32 * 1024
 CHANGES_PER_LOOK, TRANSACTIONS_PER_LOOK = 2000, 250
 """Changed rows, and transactions, after which a process of the embedded library looks for free space in the file."""
@@ -289,6 +292,23 @@ class SqliteDatabase:
                 self._when_free(partial(connection.execute, "VACUUM"))
             finally:
                 connection.execute("PRAGMA temp_store = MEMORY")
+            cut(connection)
+
+    def vacuum_in_steps(self) -> Steps[None]:
+        """Give back all pages that are free now. No step takes more than a few milliseconds."""
+        with self.lock() as connection:
+            if not is_divisible(connection):
+                raise StoreVersionError(
+                    f"{self.path} was created by HoltMQ 0.2 or earlier and must be rebuilt before it can give space back: "
+                    f"stop the broker and run `holtmq vacuum {self.path}`"
+                )
+            left = free_pages(connection)
+        while left > 0:
+            with self.lock() as connection:
+                left -= self._when_free(partial(self._free_space.give_back_some, connection, left), LONGEST_STEP_WAIT_S)
+                left = min(left, free_pages(connection))
+            yield
+        with self.lock() as connection:
             cut(connection)
 
     def tidy(self) -> bool:

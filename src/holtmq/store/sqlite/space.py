@@ -35,12 +35,11 @@ class FreeSpace:
 
     def excess(self, connection: sqlite3.Connection) -> int:
         """Return how many free pages the file has beyond those that it may keep."""
-        (free,) = connection.execute("PRAGMA freelist_count").fetchone()
-        if free <= PAGES_KEPT:
+        free = free_pages(connection)
+        if free <= PAGES_KEPT or not is_divisible(connection):
             return 0
         (pages,) = connection.execute("PRAGMA page_count").fetchone()
-        (mode,) = connection.execute("PRAGMA auto_vacuum").fetchone()
-        return max(0, free - max(PAGES_KEPT, (pages - free) // 2)) if mode == INCREMENTAL else 0
+        return max(0, free - max(PAGES_KEPT, (int(pages) - free) // 2))
 
     def is_unused(self, connection: sqlite3.Connection) -> bool:
         """Look at the free pages, and return whether there have been too many for some time, or the file is to be cut."""
@@ -57,13 +56,32 @@ class FreeSpace:
                 self._is_uncut = False
                 cut(connection)
             return False
-        start = time.perf_counter()
-        # A script, because sqlite3 would execute only the first step of a statement that returns nothing.
-        connection.executescript(f"PRAGMA incremental_vacuum({min(self._pages, excess)})")
-        faster = time.perf_counter() - start < STEP_S
-        self._pages = min(self._pages * 2, MOST_PAGES) if faster else max(self._pages // 2, FEWEST_PAGES)
+        self.give_back_some(connection, excess)
         self._is_uncut = True
         return True
+
+    def give_back_some(self, connection: sqlite3.Connection, most: int) -> int:
+        """Give back as many pages as a step has time for, up to a number. Return how many were asked for."""
+        assert not connection.in_transaction
+        pages = min(self._pages, most)
+        start = time.perf_counter()
+        # A script, because sqlite3 would execute only the first step of a statement that returns nothing.
+        connection.executescript(f"PRAGMA incremental_vacuum({pages})")
+        faster = time.perf_counter() - start < STEP_S
+        self._pages = min(self._pages * 2, MOST_PAGES) if faster else max(self._pages // 2, FEWEST_PAGES)
+        return pages
+
+
+def free_pages(connection: sqlite3.Connection) -> int:
+    """Return how many free pages the file has."""
+    (free,) = connection.execute("PRAGMA freelist_count").fetchone()
+    return int(free)
+
+
+def is_divisible(connection: sqlite3.Connection) -> bool:
+    """Return whether free pages can be given back in steps."""
+    (mode,) = connection.execute("PRAGMA auto_vacuum").fetchone()
+    return bool(mode == INCREMENTAL)
 
 
 def cut(connection: sqlite3.Connection) -> None:
