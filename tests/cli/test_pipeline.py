@@ -160,6 +160,8 @@ def test_wrong_options_of_a_stream_are_refused(
         (("replay", "folder", "--queue-pattern", "q.*"), "--queue-pattern is for stream queues"),
         (("archive", "out"), "name the queues to archive before TARGET, or with --queue-pattern, got neither"),
         (("archive", "q", "out", "--queue-pattern", "q.*"), "or with --queue-pattern, got both"),
+        (("archive", "q", "out", "--allow-data-loss"), "--allow-data-loss is for stream queues: say where to start"),
+        (("replay", "folder", "--allow-data-loss"), "--allow-data-loss is for stream queues: SOURCE must be the AMQP URL"),
     ],
 )
 def test_queues_that_are_named_wrongly_are_refused(
