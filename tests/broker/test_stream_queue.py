@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 import sqlite3
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import closing
 from datetime import UTC, datetime
 from pathlib import Path
@@ -522,6 +522,29 @@ def test_damage_is_skipped(bench: Bench, client: Client) -> None:
     reader = consume(bench, prefetch=1000)
     assert [message.id for _, message, _ in reader.deliveries] == [*range(300), *range(600, 900)]
     assert bench.journal.damaged == 300
+
+
+@pytest.mark.parametrize(
+    ("change", "lost"),
+    [("header = x'00'", range(300, 600)), ("content = CAST(x'00' || substr(content, 2) AS BLOB)", [300])],
+    ids=["a chunk", "a message"],
+)
+def test_a_consumer_that_asks_gets_a_report_in_place_of_each_damaged_message(
+    bench: Bench, client: Client, change: str, lost: Sequence[int]
+) -> None:
+    for start in (0, 300):
+        publish(bench, client, start, 300)
+    with closing(sqlite3.connect(bench.database.path)) as file, file:
+        file.execute(f"UPDATE stream_contents SET {change} WHERE id = 2")
+    reader = consume(bench, prefetch=1000, report_damage=True)
+    assert [message.id for _, message, _ in reader.deliveries] == [*range(600)]
+    assert [message.id for _, message, is_redelivered in reader.deliveries if is_redelivered] == list(lost)
+    assert reader.bodies[lost[-1]] == b""
+    headers = Properties(raw_properties_of(reader.contents[lost[0]])).headers
+    assert headers["x-stream-offset"] == lost[0]
+    assert str(headers["x-stream-damaged"]).startswith(("its header is damaged", "its checksum is"))
+    last = consume(bench, "last", report_damage=True)
+    assert [message.id for _, message, _ in last.deliveries] == [599]
 
 
 def test_messages_that_are_not_written_count_as_memory_with_their_properties(bench: Bench, client: Client) -> None:

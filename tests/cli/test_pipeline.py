@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import signal
 import sys
 import threading
@@ -17,10 +18,11 @@ import holtmq.spark
 from holtmq import Binding, Exchange, Queue, Topology
 from holtmq.cli.main import main
 from holtmq.cli.pipeline_commands import show_comparison
-from holtmq.cli.spark_progress import SparkProgress, describe_rows
+from holtmq.cli.spark_progress import SparkProgress, describe_metrics, describe_rows
 from holtmq.cli.spark_run import summarise_spark_error
 from holtmq.spark.amqp.amqp_options import BrokerOptions
 from holtmq.spark.amqp.remote_stream import RemoteStream
+from holtmq.spark.amqp.stream_metrics import StreamMetrics
 from holtmq.spark.comparison import Comparison, KeyChange, QueueChange, Refusal
 from tests.amqp_client import Amqp
 from tests.deadline import eventually
@@ -158,6 +160,8 @@ def test_wrong_options_of_a_stream_are_refused(
         (("replay", "folder", "--queue-pattern", "q.*"), "--queue-pattern is for stream queues"),
         (("archive", "out"), "name the queues to archive before TARGET, or with --queue-pattern, got neither"),
         (("archive", "q", "out", "--queue-pattern", "q.*"), "or with --queue-pattern, got both"),
+        (("archive", "q", "out", "--allow-data-loss"), "--allow-data-loss is for stream queues: say where to start"),
+        (("replay", "folder", "--allow-data-loss"), "--allow-data-loss is for stream queues: SOURCE must be the AMQP URL"),
     ],
 )
 def test_queues_that_are_named_wrongly_are_refused(
@@ -310,9 +314,11 @@ def test_a_signal_interrupts_a_job_that_runs(
 
 def test_progress_shows_rows_and_rate(spark: SparkSession, inputs: dict[str, str]) -> None:
     with SparkProgress(spark, "count") as progress:
-        spark.read.parquet(inputs["some"]).groupBy("routing_key").count().collect()
+        for column in ("routing_key", "body", "exchange"):
+            spark.read.parquet(inputs["some"]).groupBy(column).count().collect()
+            spark.read.parquet(inputs["some"]).orderBy(column).cache().count()
 
-        eventually(lambda: progress.read_rows() == 300, "the rows that Spark has read")
+            eventually(lambda: progress.read_rows() == 300, "rows that are read again do not count again")
         assert progress.text.startswith("300 rows, ")
         counted = progress.accumulator()
         assert counted is not None
@@ -322,7 +328,42 @@ def test_progress_shows_rows_and_rate(spark: SparkSession, inputs: dict[str, str
         progress.count(2000)
     assert describe_rows(2_000_000, 4.0) == "2,000,000 rows, 500,000/s"
     assert describe_rows(0, 4.0) == ""
-    assert describe_rows(2_000, 4.0, 30_000) == "2,000 rows, 500/s, 30,000 waiting"
+    unknown, known = StreamMetrics(None, 5, 0, 0, None), StreamMetrics(30_000, 2_000, 1_500, 3, 1_240)
+    assert describe_metrics(known) == "lag 30,000, 2,000 received, 1,500 acknowledged, 3 redelivered, oldest 1.2 s"
+    assert describe_metrics(unknown) == "5 received, 0 acknowledged, 0 redelivered"
+
+
+def test_progress_shows_the_metrics_of_a_stream(spark: SparkSession, url: str, tmp_path: Path) -> None:
+    with Amqp(int(url.rpartition(":")[2])) as amqp:
+        amqp.channel().declare("streamed", durable=True)
+        amqp.channel(2).put("streamed", *[b"m"] * 20)
+    shown: list[str] = []
+    with SparkProgress(spark, "archive") as progress:
+
+        def look(messages: int) -> None:
+            progress.count(messages)
+            if messages == 20:
+                progress.refresh()
+                shown.append(progress.text)
+
+        archive = holtmq.spark.archive
+        archive(spark, "streamed", str(tmp_path), url=url, max_messages_per_trigger=15, segment_rows=5, progress=look)
+        progress.refresh()
+        assert progress.text.startswith("20 rows, ")
+        assert ", 20 received, 20 acknowledged, 0 redelivered" in progress.text  # although Spark has no stream any more
+    assert re.search(r"\nlag 20, \d+ received, 15 acknowledged, 0 redelivered, oldest [0-9.]+ s$", shown[0])
+
+
+def test_rows_that_are_read_from_a_broker_are_shown(spark: SparkSession, url: str) -> None:
+    with Amqp(int(url.rpartition(":")[2])) as amqp:
+        amqp.channel().declare("history", durable=True, queue_type="stream")
+        amqp.channel(2).put("history", *[b"m"] * 20)
+        amqp.channel(3).settle()
+    rows = spark.read.format("amqp").options(url=url, queue="history", startingOffsets="earliest").load()
+    with SparkProgress(spark, "report") as progress:
+        rows.groupBy("routing_key").count().collect()
+        rows.groupBy("body").count().collect()
+        eventually(lambda: progress.read_rows() == 20, "the messages that the broker delivered")
 
 
 @pytest.mark.parametrize(

@@ -4,16 +4,21 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import signal
+import sqlite3
 import uuid
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, closing
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
 
 import pytest
+from pyspark.errors import PySparkException, StreamingQueryException
 from pyspark.sql import DataFrame, SparkSession
 
+from holtmq.cli.main import main
 from holtmq.client.blocking_connection import BlockingConnection, RefusedError
 from holtmq.client.delivered_offset import NotAStreamError
 from holtmq.client.publisher import Outgoing, Publisher
@@ -200,6 +205,81 @@ def test_a_range_that_was_removed_fails_or_is_skipped(
     assert rows[0]["offset"] >= plan.start
     assert rows[-1]["offset"] == plan.end - 1
     assert "They are skipped" in caplog.text
+
+
+@pytest.fixture
+def damaged_stream(tmp_path: Path) -> Iterator[Callable[..., LiveBroker]]:
+    """Start a broker with a stream `s` of 30 messages, of which some cannot be read."""
+    with ExitStack() as stack:
+
+        def start(*damaged: int) -> LiveBroker:
+            path = tmp_path / "damaged.db"
+            with broker_process(path) as broker:
+                with Amqp(broker.port) as amqp:
+                    amqp.channel().declare("s", durable=True, queue_type="stream")
+                put(LiveBroker("holtmq", broker.port), "s", range(1000, 1030))
+            with closing(sqlite3.connect(path)) as file, file:
+                (content,) = file.execute("SELECT content FROM stream_contents").fetchone()
+                changed = b"".join(b"????" if n in damaged else content[4 * n : 4 * n + 4] for n in range(30))
+                file.execute("UPDATE stream_contents SET content = ?", (changed,))
+            return LiveBroker("holtmq", stack.enter_context(broker_process(path)).port)
+
+        yield start
+
+
+@pytest.mark.parametrize(
+    ("damaged", "message"),
+    [
+        ([7], "the message at offset 7 of the stream 's' is damaged in the broker's file: the broker's log says how"),
+        ([0, 1], "2 messages of the stream 's' are damaged, from offset 0 to 1"),
+        ([29], "the message at offset 29 of the stream 's' is damaged"),
+        ([*range(30)], "30 messages of the stream 's' are damaged, from offset 0 to 29"),
+    ],
+    ids=["in the middle", "at the start", "at the end", "all"],
+)
+def test_a_damaged_message_is_a_loss_and_not_taken_for_retention(
+    spark: SparkSession,
+    damaged_stream: Callable[..., LiveBroker],
+    tmp_path: Path,
+    damaged: list[int],
+    message: str,
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    live = damaged_stream(*damaged)
+    intact = [number for number in range(30) if number not in damaged]
+    (plan,) = ranges(live, "s")
+    assert (plan.start, plan.end) == (0, 30)
+    with pytest.raises(PySparkException, match=message):
+        offsets(read(spark, live, "s"))
+    assert offsets(read(spark, live, "s", failOnDataLoss="false")) == intact
+    with pytest.raises(StreamingQueryException, match=message):
+        archive(spark, "s", str(tmp_path / "none"), url=live.url, starting_offsets="earliest")
+    target = str(tmp_path / "archive")
+    summary = archive(spark, "s", target, url=live.url, starting_offsets="earliest", fail_on_data_loss=False)
+    assert summary.stream is not None
+    assert (summary.messages, summary.stream.received) == (len(intact), 30)
+    list(RangeReader(BrokerOptions(url=live.url), plan, fail_on_data_loss=False).read())  # in this process
+    assert "in the broker's file. They are skipped" in caplog.text
+
+
+@pytest.mark.usefixtures("spark")
+def test_a_command_fails_at_a_damaged_message_unless_it_may_skip_it(
+    damaged_stream: Callable[..., LiveBroker], capsys: pytest.CaptureFixture[str], tmp_path: Path
+) -> None:
+    url = damaged_stream(3, 17).url
+    everything = ("--exchange", "amq.fanout", "--allow-unroutable", "--amqp-url", url)
+    replayed = ("replay", url, "--queue", "s", *everything)
+    archived = ("archive", "s", str(tmp_path), "--from", "earliest", "--amqp-url", url)
+    for command in (replayed, archived):
+        assert main(["pipeline", *command]) == 1
+        assert re.fullmatch(
+            r"holtmq: (2 messages of the stream 's' are damaged, from offset 3 to 17|the message at offset (3|17) of the "
+            r"stream 's' is damaged) in the broker's file: .* \(--allow-data-loss\)\n",
+            capsys.readouterr().err,
+        )
+    for command, count in ((replayed, "confirmed"), (archived, "messages")):
+        assert main(["pipeline", *command, "--allow-data-loss", "--json"]) == 0
+        assert json.loads(capsys.readouterr().out)[count] == 28
 
 
 class ShrinkingBroker(BrokerOptions):

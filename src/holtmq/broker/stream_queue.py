@@ -17,6 +17,7 @@ from holtmq.broker.ports import QueueHost
 from holtmq.broker.queued_message import QueuedMessage
 from holtmq.broker.traffic import Outflow
 from holtmq.errors import NotImplementedByBrokerError, PreconditionFailedError, ResourceError, StoreError
+from holtmq.queueing.damage_report import damage_report, wants_reports
 from holtmq.queueing.offset_header import offset_header
 from holtmq.queueing.publishing_id import numbered_by
 from holtmq.queueing.stream_filter import StreamFilter
@@ -55,12 +56,15 @@ _as_entry: Callable[[tuple[object, ...]], StreamEntry] = partial(tuple.__new__, 
 class StreamReader:
     """A consumer and its place in the stream."""
 
-    __slots__ = ("consumer", "filter", "next_offset")
+    __slots__ = ("consumer", "filter", "next_offset", "reported", "wants_reports")
 
     def __init__(self, consumer: Consumer, next_offset: int, wanted: StreamFilter | None) -> None:
         self.consumer = consumer
         self.next_offset = next_offset
         self.filter = wanted
+        self.wants_reports = wants_reports(consumer.arguments)
+        self.reported: set[int] = set()
+        """Offsets of the reports of damage among the messages that were taken last."""
 
 
 class StreamQueue:
@@ -238,10 +242,11 @@ class StreamQueue:
         if chunk is None:
             return False
         self._cannot_read = False
+        reader.reported = set()
         messages = self._take(reader, chunk, limit)
         if messages:
             try:
-                reader.consumer.channel.deliver(reader.consumer, messages, ())
+                reader.consumer.channel.deliver(reader.consumer, messages, reader.reported)
             except Exception:  # noqa: BLE001  # contained: it is reported
                 self._host.delivery_failed(reader.consumer)
         return True
@@ -253,7 +258,9 @@ class StreamQueue:
         first, offset = chunk.first_offset, max(reader.next_offset, chunk.first_offset)
         wanted, number = reader.filter, reader.consumer.channel.number
         messages: list[QueuedMessage] = []
-        if chunk.damage is not None or (wanted is not None and not self._may_have_any(chunk, wanted)):
+        if chunk.damage is not None:
+            return self._take_reports(reader, chunk, chunk.damage, limit)
+        if wanted is not None and not self._may_have_any(chunk, wanted):
             reader.next_offset = chunk.next_offset
             return messages
         end = min(chunk.number, offset - first + ROUND_MESSAGES)
@@ -264,7 +271,9 @@ class StreamQueue:
             header = offset_header(chunk.raw_properties(place))
             if wanted is not None and not wanted.admits(header.filter_value):
                 continue
-            if not chunk.is_intact and chunk.damage_of(place) is not None:
+            if not chunk.is_intact and (damage := chunk.damage_of(place)) is not None:
+                if reader.wants_reports:
+                    messages.append(self._report(reader, offset - 1, damage))
                 continue
             body = chunk.body(place)
             content = header.frames(len(body), number).content(offset - 1, body)
@@ -274,6 +283,20 @@ class StreamQueue:
             offset = first + end
         reader.next_offset = offset
         return messages
+
+    def _take_reports(self, reader: StreamReader, chunk: StreamChunk, damage: str, limit: int) -> list[QueuedMessage]:
+        """Pass a chunk of which nothing can be read."""
+        start, end = max(reader.next_offset, chunk.first_offset), chunk.next_offset
+        if reader.wants_reports:
+            end = min(end, start + limit)
+        reader.next_offset = end
+        return [self._report(reader, offset, damage) for offset in range(start, end)] if reader.wants_reports else []
+
+    def _report(self, reader: StreamReader, offset: int, damage: str) -> QueuedMessage:
+        """Return a message that stands for a damaged one."""
+        reader.reported.add(offset)
+        content = damage_report(offset, damage, reader.consumer.channel.number)
+        return QueuedMessage(offset, self._host.origin(("", self.name)), NO_PROPERTIES, content, 0, 1)
 
     def _may_have_any(self, chunk: StreamChunk, wanted: StreamFilter) -> bool:
         """Return False if a filter admits no message of a chunk whose messages share their properties with others."""

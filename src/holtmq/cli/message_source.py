@@ -45,6 +45,13 @@ def pattern_options(command: Command) -> Command:
     return command
 
 
+loss_option = click.option(
+    "--allow-data-loss",
+    is_flag=True,
+    help="Skip messages of a stream queue that were removed before they were read, or are damaged. Without it, the job fails.",
+)
+
+
 def stream_options(command: Command) -> Command:
     """Add the options of jobs that can read stream queues, except for `--queue`."""
     for option in (
@@ -55,6 +62,7 @@ def stream_options(command: Command) -> Command:
             metavar="POSITION",
             help="Where to start in a stream: earliest (default), latest, an offset, a time (UTC), or a time span such as 24h.",
         ),
+        loss_option,
         pattern_options,
     ):
         command = option(command)
@@ -80,6 +88,7 @@ class MessageSource:
     end: str | None = None
     options: tuple[str, ...] = ()
     login: Login = field(default_factory=Login)
+    allow_data_loss: bool = False
 
     def __post_init__(self) -> None:
         if is_broker(self.place):
@@ -95,6 +104,7 @@ class MessageSource:
             "--management-url": self.management_url,
             "--from": self.start,
             "--to": self.end,
+            "--allow-data-loss": self.allow_data_loss,
         }.items():
             if value:
                 raise click.UsageError(f"{name} is for stream queues: SOURCE must be the AMQP URL of a broker")
@@ -133,6 +143,7 @@ class MessageSource:
             **QueueOptions.choose(self.queues, self.pattern, self.management_url).to_spark(),
             "startingOffsets": self.start or "earliest",
             "endingOffsets": self.end or "latest",
+            "failOnDataLoss": str(not self.allow_data_loss).lower(),
             **dict(pairs(self.options)),
         }
         if not is_connect(spark):  # whose client may not reach the broker

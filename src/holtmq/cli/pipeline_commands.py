@@ -15,7 +15,7 @@ from rich.text import Text
 
 from holtmq.cli.broker_login import Login, amqp_url_option, login_options
 from holtmq.cli.http_client import Api
-from holtmq.cli.message_source import MessageSource, is_broker, pattern_options, queue_option, stream_options
+from holtmq.cli.message_source import MessageSource, is_broker, loss_option, pattern_options, queue_option, stream_options
 from holtmq.cli.options import parse_header
 from holtmq.cli.output import print_json, show
 from holtmq.cli.spark_run import PipelineError, SparkRun, pairs
@@ -162,6 +162,7 @@ def route(
     metavar="POSITION",
     help="Read stream queues from here on: earliest, latest, an offset, a time (UTC), or a time span such as 24h.",
 )
+@loss_option
 @click.option("--follow", is_flag=True, help="Continue until interrupted. Without it, stop when the queue is empty.")
 @click.option("--interval", default="10 seconds", show_default=True, help="Time between writes, with --follow.")
 @click.option("--compact/--no-compact", default=True, show_default=True, help="Merge small files at the end.")
@@ -170,7 +171,8 @@ def archive(
     queues: tuple[str, ...], target: str, amqp_url: str, user: str | None, password_env: str | None,
     password_file: str | None, ca_file: str | None, checkpoint: str | None, master: str | None, conf: tuple[str, ...],
     http_url: str | None, *, queue_pattern: str | None, management_url: str | None, format_: str,
-    partition_by: tuple[str, ...], start: str | None, follow: bool, interval: str, compact: bool, as_json: bool,
+    partition_by: tuple[str, ...], start: str | None, allow_data_loss: bool, follow: bool, interval: str, compact: bool,
+    as_json: bool,
 ) -> None:  # fmt: skip
     """Move the messages of one or more queues into files under TARGET.
 
@@ -179,6 +181,8 @@ def archive(
     if bool(queues) == (queue_pattern is not None):
         found = "both" if queues else "neither"
         raise click.UsageError(f"name the queues to archive before TARGET, or with --queue-pattern, got {found}")
+    if allow_data_loss and start is None:
+        raise click.UsageError("--allow-data-loss is for stream queues: say where to start in them with --from")
     broker = Login(user, password_env, password_file, ca_file).broker(amqp_url)
     _require_broker(broker)
     started = time.perf_counter()
@@ -194,7 +198,8 @@ def archive(
             spark, queues, target, url=amqp_url, user=user, password=broker.password, password_env=password_env,
             password_file=password_file, ca_file=ca_file, checkpoint=checkpoint, format=format_, partition_by=partition_by,
             available_now=not follow, interval=interval, compact=compact, starting_offsets=start,
-            queue_pattern=queue_pattern, management_url=management_url, progress=progress.count, announce="",
+            fail_on_data_loss=not allow_data_loss, queue_pattern=queue_pattern, management_url=management_url,
+            progress=progress.count, announce="",
         )  # fmt: skip
     _show_summary(summary.to_dict(), summary.messages, started, as_json=as_json)
 
@@ -239,8 +244,8 @@ def replay(
     source: str, amqp_url: str, user: str | None, password_env: str | None, password_file: str | None, ca_file: str | None,
     master: str | None, conf: tuple[str, ...], http_url: str | None, *, format_: str, since: datetime | None,
     until: datetime | None, key: str | None, queues: tuple[str, ...], queue_pattern: str | None, management_url: str | None,
-    start: str | None, end: str | None, headers: tuple[str, ...], source_password_file: str | None, exchange: str | None,
-    rate: int,
+    start: str | None, end: str | None, allow_data_loss: bool, headers: tuple[str, ...], source_password_file: str | None,
+    exchange: str | None, rate: int,
     exact: bool, allow_unroutable: bool, as_json: bool,
 ) -> None:  # fmt: skip
     """Publish messages of the archive SOURCE again, with their properties and the header x-holtmq-replay.
@@ -252,7 +257,9 @@ def replay(
         raise click.UsageError("--since and --until select messages of an archive: for stream queues, use --from and --to")
     streams = queues if is_broker(source) else ()
     source_login = login.for_source(source, amqp_url, source_password_file) if is_broker(source) else Login()
-    given = MessageSource(source, format_, streams, queue_pattern, management_url, start, end, login=source_login)
+    given = MessageSource(
+        source, format_, streams, queue_pattern, management_url, start, end, login=source_login, allow_data_loss=allow_data_loss
+    )
     broker = login.broker(amqp_url)
     if master is None or master.startswith("local"):  # on a cluster, only the executors may reach the broker
         _require_broker(broker)
@@ -299,7 +306,7 @@ def replay(
 def compare(
     source: str, before: Path, after: Path, options: tuple[str, ...], master: str | None,
     conf: tuple[str, ...], http_url: str | None, *, queues: tuple[str, ...], queue_pattern: str | None,
-    management_url: str | None, start: str | None, end: str | None,
+    management_url: str | None, start: str | None, end: str | None, allow_data_loss: bool,
     user: str | None, password_env: str | None, password_file: str | None, ca_file: str | None,
     exchange: str | None, vhost: str, format_: str, key_column: str, exchange_column: str,
     headers_column: str, fail_above: float | None, as_json: bool,
@@ -310,7 +317,7 @@ def compare(
     """
     old, new = Topology.from_definitions(before), Topology.from_definitions(after)
     login = Login(user, password_env, password_file, ca_file)
-    given = MessageSource(source, format_, queues, queue_pattern, management_url, start, end, options, login)
+    given = MessageSource(source, format_, queues, queue_pattern, management_url, start, end, options, login, allow_data_loss)
     with SparkRun("compare", master, conf, Announcement(_api(http_url), str(given), vhost=vhost)).started() as (spark, _):
         from holtmq.spark import Columns
         from holtmq.spark import compare as run
@@ -339,7 +346,7 @@ def compare(
 def report(
     source: str, definitions: Path, html: Path | None, title: str, options: tuple[str, ...], master: str | None,
     conf: tuple[str, ...], http_url: str | None, *, queues: tuple[str, ...], queue_pattern: str | None,
-    management_url: str | None, start: str | None, end: str | None,
+    management_url: str | None, start: str | None, end: str | None, allow_data_loss: bool,
     user: str | None, password_env: str | None, password_file: str | None, ca_file: str | None,
     exchange: str | None, vhost: str, format_: str, key_column: str, exchange_column: str,
     headers_column: str, as_json: bool,
@@ -350,7 +357,7 @@ def report(
     """
     topology = Topology.from_definitions(definitions)
     login = Login(user, password_env, password_file, ca_file)
-    given = MessageSource(source, format_, queues, queue_pattern, management_url, start, end, options, login)
+    given = MessageSource(source, format_, queues, queue_pattern, management_url, start, end, options, login, allow_data_loss)
     with SparkRun("report", master, conf, Announcement(_api(http_url), str(given), str(html or ""), vhost)).started() as (
         spark,
         _,

@@ -16,6 +16,7 @@ from holtmq.client.blocking_connection import (
 from holtmq.client.delivered_offset import OFFSET_HEADER, NotAStreamError, take_offset
 from holtmq.errors import PreconditionFailedError
 from holtmq.protocol.client_connection import Delivery
+from holtmq.queueing.damage_report import REPORT_ARGUMENT
 from holtmq.wire import methods as wire
 
 ConsumeFrom: TypeAlias = str | int | datetime
@@ -44,7 +45,8 @@ class OffsetConsumer:
         self._acknowledged = 0
         """How many of the waiting deliveries are acknowledged."""
         connection.call(wire.BasicQos(0, prefetch, False), wire.BasicQosOk)
-        consume = wire.BasicConsume(0, queue, "holtmq", arguments={OFFSET_HEADER: start})
+        # HoltMQ then delivers a report in place of a damaged message. Others ignore the argument.
+        consume = wire.BasicConsume(0, queue, "holtmq", arguments={OFFSET_HEADER: start, REPORT_ARGUMENT: True})
         try:
             connection.call(consume, wire.BasicConsumeOk)
         except RefusedError as error:

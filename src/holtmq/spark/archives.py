@@ -80,6 +80,7 @@ def archive(
     max_messages_per_trigger: int | None = None,
     segment_rows: int = SEGMENT_ROWS,
     starting_offsets: str | None = None,
+    fail_on_data_loss: bool = True,
     queue_pattern: str | None = None,
     management_url: str | None = None,
     progress: Callable[[int], None] | None = None,
@@ -121,6 +122,8 @@ def archive(
         segment_rows: The maximum size of a segment of the spool, which is the work of one task.
         starting_offsets: Where to start in a stream queue: earliest, latest, an offset, a time, or a time span such as 24h.
             A JSON object has a position for each queue. A job that continues from its checkpoint ignores it.
+        fail_on_data_loss: Whether to fail if messages of a stream queue were removed before they were read, or are damaged.
+            Otherwise they are skipped, and logged.
         queue_pattern: A regular expression. All queues whose whole name matches are archived, such as the partitions of a
             super stream.
         management_url: The HTTP API that lists the queues for the pattern (default: port 15672 of the broker).
@@ -144,8 +147,9 @@ def archive(
         )  # fmt: skip
     else:
         stream = FollowOptions(
-            **asdict(chosen), starting_offsets=starting_offsets, max_offsets_per_trigger=max_messages_per_trigger
-        )
+            **asdict(chosen), starting_offsets=starting_offsets, max_offsets_per_trigger=max_messages_per_trigger,
+            fail_on_data_loss=fail_on_data_loss,
+        )  # fmt: skip
     messages = folders.add_to(_read(spark, broker, stream))
     per_file = SEGMENTS_PER_FILE if starting_offsets is None else RANGES_PER_FILE
     batches = _Batches(open_sink(target, format, folders), per_file, progress)

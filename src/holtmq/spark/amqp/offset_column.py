@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from datetime import datetime
+from typing import NamedTuple
 
 import pyarrow as pa
 from pyspark.sql.types import LongType, StructField, StructType
@@ -12,6 +13,16 @@ from holtmq.protocol.client_connection import Delivery
 from holtmq.spark.amqp.columns import OFFSET, SCHEMA, RowEncoder
 
 STREAM_SCHEMA = StructType([*SCHEMA, StructField(OFFSET, LongType())])
+
+
+class EncodedOffsets(NamedTuple):
+    """What deliveries have become."""
+
+    rows: pa.RecordBatch
+    damaged: list[int]
+    """Offsets of messages that the broker could not read."""
+    next_offset: int
+    """The offset after the last delivery."""
 
 
 class OffsetRowEncoder:
@@ -25,17 +36,23 @@ class OffsetRowEncoder:
         self._rows = RowEncoder(queue)
         self._offsets = OffsetTaker(queue)
 
-    def encode(self, deliveries: list[Delivery], start: int, end: int) -> tuple[pa.RecordBatch, int]:
-        """Return the rows with offsets from `start` up to `end`, and the offset after the last delivery."""
+    def encode(self, deliveries: list[Delivery], start: int, end: int) -> EncodedOffsets:
+        """Return the rows with offsets from `start` up to `end`."""
         kept: list[Delivery] = []
         offsets: list[int] = []
         properties: list[bytes] = []
+        damaged: list[int] = []
         offset = start - 1
         for delivery in deliveries:
             offset, raw = self._offsets.take(delivery.raw_properties)
-            if start <= offset < end:
-                kept.append(delivery)
-                offsets.append(offset)
-                properties.append(raw)
+            if not start <= offset < end:
+                continue
+            if delivery.redelivered:  # no message of a stream is, but the report of a damaged one
+                damaged.append(offset)
+                continue
+            kept.append(delivery)
+            offsets.append(offset)
+            properties.append(raw)
         rows = self._rows.encode(kept, properties, self._received_at)
-        return rows.append_column(OFFSET, pa.array(offsets, pa.int64())), max(start, offset + 1)
+        rows = rows.append_column(OFFSET, pa.array(offsets, pa.int64()))
+        return EncodedOffsets(rows, damaged, max(start, offset + 1))

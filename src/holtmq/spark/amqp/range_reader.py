@@ -21,11 +21,12 @@ from holtmq.spark.amqp.remote_stream import RemoteStream
 PREFETCH = 8_000
 BATCH_ROWS = 5_000
 BATCH_BYTES = 16 * 1024 * 1024
+SKIP = "set failOnDataLoss to false to skip them (--allow-data-loss)"
 logger = logging.getLogger(__name__)
 
 
 class DataLossError(HoltmqError):
-    """Messages were removed from a stream before they were read."""
+    """Messages were removed from a stream before they were read, or are damaged."""
 
 
 class RangeReader:
@@ -58,8 +59,10 @@ class RangeReader:
             prefetch = min(PREFETCH, self._range.end - self._next)
             consumer = OffsetConsumer(connection, self._range.queue, self._next, prefetch=prefetch)
             while self._next < self._range.end:
-                rows, after = self._encoder.encode(self._gather(consumer), self._next, self._range.end)
-                if rows.num_rows < min(after, self._range.end) - self._next:
+                rows, damaged, after = self._encoder.encode(self._gather(consumer), self._next, self._range.end)
+                if damaged:
+                    report_damage(self._range.queue, damaged, fails=self._fail_on_data_loss)
+                if rows.num_rows + len(damaged) < min(after, self._range.end) - self._next:
                     self._check_first()
                 self._next = after
                 if rows.num_rows:
@@ -94,6 +97,18 @@ class RangeReader:
 def report_loss(queue: str, start: int, first: int, *, fails: bool) -> None:
     """Raise DataLossError if a loss of messages is an error, or else log it."""
     lost = f"the messages from offset {start:,} on were removed from the stream {queue!r}, which starts at {first:,} now"
+    _report(lost, f"{SKIP}, or start at another offset", fails=fails)
+
+
+def report_damage(queue: str, offsets: list[int], *, fails: bool) -> None:
+    """Raise DataLossError if a loss of messages is an error, or else log it."""
+    which = f"the message at offset {offsets[0]:,} of the stream {queue!r} is damaged"
+    if len(offsets) > 1:
+        which = f"{len(offsets):,} messages of the stream {queue!r} are damaged, from offset {offsets[0]:,} to {offsets[-1]:,}"
+    _report(f"{which} in the broker's file", f"the broker's log says how. S{SKIP[1:]}", fails=fails)
+
+
+def _report(lost: str, advice: str, *, fails: bool) -> None:
     if fails:
-        raise DataLossError(f"{lost}: set failOnDataLoss to false to skip them, or start at another offset")
+        raise DataLossError(f"{lost}: {advice}")
     logger.warning("%s. They are skipped", lost)
