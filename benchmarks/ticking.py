@@ -58,9 +58,9 @@ def serve_ticking(path: Path, arguments: list[str]) -> int:
     """Run the holtmq command with a ticking event loop."""
     serve = run._serve
 
-    async def ticking(config: Config, on_ready: Callable[[Server], None]) -> None:
+    async def ticking(config: Config, on_ready: Callable[[Server], None], on_waiting: Callable[[str], None]) -> None:
         ticks = asyncio.create_task(tick(Longest(path)))
-        await serve(config, on_ready)
+        await serve(config, on_ready, on_waiting)
         ticks.cancel()
 
     run._serve = ticking

@@ -24,6 +24,11 @@ class SteadyClock:
         return (self._started_ns + _elapsed_ns()) // 1_000_000
 
 
+def elapsed_s() -> float:
+    """Return seconds since an unknown moment, unaffected by changes of the time of day."""
+    return _elapsed_ns() / 1e9
+
+
 def _elapsed_ns() -> int:
     """Return nanoseconds since an unknown moment, unaffected by changes of the time of day."""
     if hasattr(time, "CLOCK_BOOTTIME"):

@@ -9,6 +9,7 @@ from ipaddress import ip_network
 from pathlib import Path
 from typing import Any, get_args, get_type_hints
 
+from holtmq.database_url import DatabaseUrl, is_url
 from holtmq.errors import InvalidValueError
 from holtmq.table import describe
 
@@ -20,7 +21,14 @@ class Config:
     """The settings of `holtmq serve`. Each one is a key of the same name in the TOML configuration file."""
 
     data: str = field(
-        default="holtmq.db", metadata={"help": "HoltMQ file with the topology and the messages; created if it does not exist."}
+        default="holtmq.db",
+        metadata={
+            "help": "HoltMQ file with the topology and the messages, or the URL of a PostgreSQL database; created if missing."
+        },
+    )
+    standby: bool = field(
+        default=False,
+        metadata={"help": "With a PostgreSQL database: wait while another broker owns it, and take over when that is gone."},
     )
     host: str = field(
         default="127.0.0.1", metadata={"help": "Address to listen on for AMQP; 0.0.0.0 listens on all interfaces."}
@@ -106,6 +114,8 @@ class Config:
         _require_range("max_message_bytes", self.max_message_bytes, 1, 2**31)
         _require_range("max_connections", self.max_connections, 1, 2**31)
         _require_range("max_http_connections", self.max_http_connections, 1, 2**31)
+        if self.standby and not is_url(self.data):
+            raise InvalidValueError(f"a standby needs a PostgreSQL database, got the file {self.data!r} as data")
         _require_networks("trusted_proxies", self.trusted_proxies)
         _require_range("disk_free_bytes", self.disk_free_bytes, 0, 2**63 - 1)
         _require_range("heartbeat_s", self.heartbeat_s, 0, 65_535)
@@ -115,6 +125,16 @@ class Config:
             raise InvalidValueError(
                 "tls_port and https_port require both tls_certificate and tls_key, and at least one of them is missing"
             )
+
+    @property
+    def data_folder(self) -> Path | None:
+        """The folder of the data file, or None if the data is in memory or in a database."""
+        return None if self.data == ":memory:" or is_url(self.data) else Path(self.data).absolute().parent
+
+    @property
+    def shown_data(self) -> str:
+        """The path of the data file, or the URL of the database without its password."""
+        return DatabaseUrl.parse(self.data).shown if is_url(self.data) else self.data
 
     def updated(self, **changes: Any) -> Config:
         """Return a copy in which the settings that are not None are replaced."""

@@ -193,6 +193,10 @@ class StoreReplacedError(StoreError):
     """The file was deleted, moved or replaced while it was open; nothing was written."""
 
 
+class StoreFencedError(StoreError):
+    """The broker no longer owns its database: another one does, or did meanwhile. It must not confirm anything more."""
+
+
 class StoreLostError(StoreError):
     """The database cannot be reached; nothing was changed."""
 

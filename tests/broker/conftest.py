@@ -18,8 +18,8 @@ from holtmq.broker.containment import InternalErrors
 from holtmq.broker.queued_message import QueuedMessage
 from holtmq.server.startup import recover
 from holtmq.steps import complete
-from holtmq.store.sqlite.batch_journal import SqliteJournal
 from holtmq.store.sqlite.database import SqliteDatabase
+from holtmq.store.sqlite.file_store import file_journal
 from holtmq.table import FieldValue
 from holtmq.wire.content import encode_properties, make_content
 
@@ -110,7 +110,7 @@ class Bench:
 
     def __init__(self, path: str | Path = ":memory:", now_ms: int = START_MS) -> None:
         self.database = SqliteDatabase(path)
-        self.journal = SqliteJournal(self.database)
+        self.journal = file_journal(self.database)
         self.broker = Broker(self.journal)
         self.now_ms = now_ms
         self.broker.begin(self.now_ms)

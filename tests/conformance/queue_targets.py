@@ -17,8 +17,8 @@ from holtmq.errors import AmqpError
 from holtmq.server.startup import recover
 from holtmq.steps import complete
 from holtmq.store.sql.declarations import SqlDeclarations
-from holtmq.store.sqlite.batch_journal import SqliteJournal
 from holtmq.store.sqlite.database import SqliteDatabase
+from holtmq.store.sqlite.file_store import file_journal
 from holtmq.topology import Exchange, Policy
 from holtmq.wire import methods as wire
 from holtmq.wire.content import encode_properties, make_content
@@ -213,7 +213,7 @@ class BrokerQueueTarget:
 
     def __init__(self, path: str | Path, clock: TestClock) -> None:
         self._clock = clock
-        self._journal = SqliteJournal(SqliteDatabase(path, durability="off", owner="a test"))
+        self._journal = file_journal(SqliteDatabase(path, durability="off", owner="a test"))
         self._broker = Broker(self._journal)
         self._broker.begin(clock.now_ms)
         recover(self._broker, self._journal)

@@ -8,8 +8,8 @@ from pathlib import Path
 
 import pytest
 
+from holtmq.store.sql.batch_journal import BatchJournal
 from holtmq.store.sqlite import data_file
-from holtmq.store.sqlite.batch_journal import SqliteJournal
 from holtmq.wire import methods as wire
 from tests.deadline import PATIENCE_S, eventually
 from tests.management.conftest import Node, running_node
@@ -46,10 +46,10 @@ def test_a_message_is_not_confirmed_if_the_file_is_lost_during_the_commit(
     """The broker also looks after the commit, even if it has just looked before it."""
     path = tmp_path / "a.db"
     monkeypatch.setattr(data_file, "CHECK_EVERY_S", PATIENCE_S)
-    commit = SqliteJournal.commit
+    commit = BatchJournal.commit
     put_back: list[Callable[[], object]] = []
 
-    def commit_and_lose(journal: SqliteJournal) -> int:
+    def commit_and_lose(journal: BatchJournal) -> int:
         number = commit(journal)
         if not put_back:
             put_back.append(move_away(path))
@@ -59,7 +59,7 @@ def test_a_message_is_not_confirmed_if_the_file_is_lost_during_the_commit(
         channel = amqp.channel()
         channel.declare("q", durable=True)
         channel.confirm()
-        monkeypatch.setattr(SqliteJournal, "commit", commit_and_lose)
+        monkeypatch.setattr(BatchJournal, "commit", commit_and_lose)
         channel.publish("", "q", b"meanwhile", delivery_mode=2)
         assert isinstance(amqp.next_event(0, PATIENCE_S).method, wire.ConnectionBlocked)
         put_back[0]()

@@ -12,9 +12,10 @@ from holtmq.broker.queued_message import Origin, QueuedMessage
 from holtmq.errors import StoreError, StoreFullError
 from holtmq.steps import Steps, complete
 from holtmq.store.sql import chunk_log
+from holtmq.store.sql.batch_journal import BatchJournal
 from holtmq.store.sql.chunk_log import DELETED_AT_ONCE
-from holtmq.store.sqlite.batch_journal import SqliteJournal
 from holtmq.store.sqlite.database import SqliteDatabase
+from holtmq.store.sqlite.file_store import file_journal
 from holtmq.topology import Binding, Exchange, Queue, Removal
 from holtmq.wire.content import Properties, encode_properties, make_content
 
@@ -34,14 +35,14 @@ def path(tmp_path: Path) -> Path:
 
 
 @pytest.fixture
-def journal(path: Path) -> Iterator[SqliteJournal]:
-    journal = SqliteJournal(SqliteDatabase(path, durability="off"))
+def journal(path: Path) -> Iterator[BatchJournal]:
+    journal = file_journal(SqliteDatabase(path, durability="off"))
     journal.recover()
     yield journal
     journal.close()
 
 
-def add(journal: SqliteJournal, queue_id: int, ids: range, body: bytes = b"m") -> list[QueuedMessage]:
+def add(journal: BatchJournal, queue_id: int, ids: range, body: bytes = b"m") -> list[QueuedMessage]:
     messages = [
         QueuedMessage(number, Origin("", "k"), Properties(RAW), make_content(RAW, body), len(body), 1) for number in ids
     ]
@@ -50,13 +51,13 @@ def add(journal: SqliteJournal, queue_id: int, ids: range, body: bytes = b"m") -
     return messages
 
 
-def write(journal: SqliteJournal) -> Steps[None]:
+def write(journal: BatchJournal) -> Steps[None]:
     journal.gather()
     assert journal.begin()
     return journal.write()
 
 
-def commit(journal: SqliteJournal) -> None:
+def commit(journal: BatchJournal) -> None:
     complete(write(journal))
     journal.commit()
 
@@ -81,7 +82,7 @@ def stored(path: Path) -> int:
 
 
 @pytest.mark.parametrize("is_deleted", [False, True])
-def test_each_queue_is_a_step_even_if_it_is_empty(journal: SqliteJournal, is_deleted: bool) -> None:  # noqa: FBT001
+def test_each_queue_is_a_step_even_if_it_is_empty(journal: BatchJournal, is_deleted: bool) -> None:  # noqa: FBT001
     queue_ids = [journal.add_queue(Queue(f"q{number}")) for number in range(100)]
     commit(journal)
     for queue_id in queue_ids:
@@ -92,7 +93,7 @@ def test_each_queue_is_a_step_even_if_it_is_empty(journal: SqliteJournal, is_del
 
 
 @pytest.mark.parametrize("is_deleted", [False, True])
-def test_a_queue_is_emptied_in_steps_and_as_a_whole(journal: SqliteJournal, path: Path, is_deleted: bool) -> None:  # noqa: FBT001
+def test_a_queue_is_emptied_in_steps_and_as_a_whole(journal: BatchJournal, path: Path, is_deleted: bool) -> None:  # noqa: FBT001
     queue_id = journal.add_queue(Queue("q"))
     messages = add(journal, queue_id, range(1, COUNT + 1))
     commit(journal)
@@ -110,7 +111,7 @@ def test_a_queue_is_emptied_in_steps_and_as_a_whole(journal: SqliteJournal, path
 
 
 def test_the_bindings_of_an_exchange_are_removed_with_it_in_steps(
-    journal: SqliteJournal, path: Path, monkeypatch: pytest.MonkeyPatch
+    journal: BatchJournal, path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("holtmq.store.sql.declarations.ROWS", 10)
     journal.add_exchange(Exchange("x"))
@@ -125,7 +126,7 @@ def test_the_bindings_of_an_exchange_are_removed_with_it_in_steps(
     assert (count(path, "exchanges"), count(path, "bindings")) == (1, 1)
 
 
-def test_a_large_transaction_is_written_in_steps(journal: SqliteJournal, path: Path) -> None:
+def test_a_large_transaction_is_written_in_steps(journal: BatchJournal, path: Path) -> None:
     add(journal, journal.add_queue(Queue("q")), range(1, COUNT + 1))
     assert sum(1 for _ in write(journal)) >= SEGMENTS
     assert stored(path) == 0
@@ -133,13 +134,13 @@ def test_a_large_transaction_is_written_in_steps(journal: SqliteJournal, path: P
     assert stored(path) == COUNT
 
 
-def test_large_bodies_are_written_a_few_at_a_time(journal: SqliteJournal, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_large_bodies_are_written_a_few_at_a_time(journal: BatchJournal, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(chunk_log, "SEGMENT_BYTES", 100)
     add(journal, journal.add_queue(Queue("q")), range(1, 11), body=bytes(50))
     assert sum(1 for _ in write(journal)) >= 5
 
 
-def test_what_arrives_between_two_steps_is_in_the_next_batch(journal: SqliteJournal, path: Path) -> None:
+def test_what_arrives_between_two_steps_is_in_the_next_batch(journal: BatchJournal, path: Path) -> None:
     queue_id = journal.add_queue(Queue("q"))
     add(journal, queue_id, range(1, 11))
     first = journal.batch
@@ -154,7 +155,7 @@ def test_what_arrives_between_two_steps_is_in_the_next_batch(journal: SqliteJour
 
 
 def test_a_batch_that_fails_in_the_middle_is_written_again(
-    journal: SqliteJournal, path: Path, monkeypatch: pytest.MonkeyPatch
+    journal: BatchJournal, path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     queue_id = journal.add_queue(Queue("q"))
     add(journal, queue_id, range(1, COUNT))
@@ -169,7 +170,7 @@ def test_a_batch_that_fails_in_the_middle_is_written_again(
     assert (count(path, "queues"), stored(path)) == (1, COUNT - 1)
 
 
-def test_a_batch_whose_steps_are_dropped_is_written_again(journal: SqliteJournal, path: Path) -> None:
+def test_a_batch_whose_steps_are_dropped_is_written_again(journal: BatchJournal, path: Path) -> None:
     add(journal, journal.add_queue(Queue("q")), range(1, COUNT))
     steps = write(journal)
     next(steps)
@@ -178,7 +179,7 @@ def test_a_batch_whose_steps_are_dropped_is_written_again(journal: SqliteJournal
     assert (count(path, "queues"), stored(path)) == (1, COUNT - 1)
 
 
-def test_a_batch_that_was_written_and_not_committed_is_written_once(journal: SqliteJournal, path: Path) -> None:
+def test_a_batch_that_was_written_and_not_committed_is_written_once(journal: BatchJournal, path: Path) -> None:
     queue_id = journal.add_queue(Queue("q"))
     add(journal, queue_id, range(1, 4))
     complete(write(journal))  # whoever commits it fails before the call
@@ -191,7 +192,7 @@ def test_a_batch_that_was_written_and_not_committed_is_written_once(journal: Sql
     assert [message.id for message in journal.read(queue_id, 0, 0, 100, 10**6).messages] == [1, 2, 3, 4, 5]
 
 
-def test_a_full_disk_is_reported_as_such_whatever_was_being_written(journal: SqliteJournal, path: Path) -> None:
+def test_a_full_disk_is_reported_as_such_whatever_was_being_written(journal: BatchJournal, path: Path) -> None:
     connection = journal._database.connection  # noqa: SLF001
     connection.execute("PRAGMA max_page_count = 1")  # that is, as many as there are
     for number in range(1000):

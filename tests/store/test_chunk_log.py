@@ -16,11 +16,10 @@ from holtmq.broker.queued_message import Origin, QueuedMessage, Restorer
 from holtmq.steps import complete
 from holtmq.store.chunk import LoggedMessage
 from holtmq.store.records import Recovered
-from holtmq.store.sql import chunk_log
+from holtmq.store.sql import chunk_log, log_transfer
 from holtmq.store.sql.chunk_log import CHUNK_BYTES, ChunkLog
-from holtmq.store.sqlite import log_transfer
-from holtmq.store.sqlite.batch_journal import SqliteJournal
 from holtmq.store.sqlite.database import SqliteDatabase
+from holtmq.store.sqlite.file_store import file_journal, file_rows
 from holtmq.topology import Queue
 from holtmq.wire.content import Properties, body_of, encode_properties, make_content
 
@@ -40,7 +39,7 @@ class Expected(NamedTuple):
 def read_all(run: Run, queue_id: int, priority: int) -> list[LoggedMessage]:
     """Read a lane from its start, in as many readings as it takes."""
     with closing(sqlite3.connect(run.path, isolation_level=None)) as connection:
-        log, after_id = ChunkLog(run.database, connection), 0
+        log, after_id = ChunkLog(run.database, connection, file_rows(run.database)), 0
         messages: list[LoggedMessage] = []
         while True:
             reading = log.read(queue_id, priority, after_id, 3, 100)
@@ -68,7 +67,7 @@ class Run:
 
     def open(self) -> Recovered:
         self.database = SqliteDatabase(self.path, durability="off")
-        self.journal = SqliteJournal(self.database)
+        self.journal = file_journal(self.database)
         return self.journal.recover()
 
     def step(self) -> None:

@@ -11,9 +11,10 @@ import pytest
 import holtmq
 from holtmq.store.checksum import checksum
 from holtmq.store.records import ID_CLOCK_BITS
-from holtmq.store.sqlite import log_transfer
-from holtmq.store.sqlite.batch_journal import SqliteJournal
+from holtmq.store.sql import log_transfer
+from holtmq.store.sql.batch_journal import BatchJournal
 from holtmq.store.sqlite.database import STEPS, SqliteDatabase
+from holtmq.store.sqlite.file_store import file_journal
 from holtmq.wire.content import body_of, encode_properties
 
 VERSION_6 = STEPS[:6]
@@ -57,7 +58,7 @@ def add(database: SqliteDatabase, number: int, queue_id: int | None, is_transien
     database.connection.execute(ADD_MESSAGE, row)
 
 
-def bodies(journal: SqliteJournal, queue_id: int) -> list[bytes]:
+def bodies(journal: BatchJournal, queue_id: int) -> list[bytes]:
     return [body_of(message.content) for message in journal.read(queue_id, 0, 0, 1000, 10**6).messages]
 
 
@@ -65,7 +66,7 @@ EXPECTED = {1: [b"body %d" % number for number in range(60)], 2: [b"body %d" % n
 
 
 def test_a_broker_moves_the_messages_of_an_older_file_into_its_log(path: Path) -> None:
-    with closing(SqliteJournal(SqliteDatabase(path))) as journal:
+    with closing(file_journal(SqliteDatabase(path))) as journal:
         recovered = journal.recover()
         assert [recovered.queues["/", name].counts for name in ("q", "r")] == [{0: 60}, {0: 30}]
         assert recovered.queues["/", "q"].delivered_to == {0: START + 5}
@@ -96,10 +97,10 @@ def test_a_move_that_is_interrupted_is_continued(path: Path, monkeypatch: pytest
 
     with monkeypatch.context() as patch:
         patch.setattr(log_transfer, "_pack_some", interrupted)
-        with closing(SqliteJournal(SqliteDatabase(path))) as journal, pytest.raises(KeyboardInterrupt):
+        with closing(file_journal(SqliteDatabase(path))) as journal, pytest.raises(KeyboardInterrupt):
             journal.recover()
     if batches % 4 == 1:
-        with closing(SqliteJournal(SqliteDatabase(path))) as journal:
+        with closing(file_journal(SqliteDatabase(path))) as journal:
             journal.recover()
             assert {queue_id: bodies(journal, queue_id) for queue_id in EXPECTED} == EXPECTED
     with holtmq.open(path) as mq:
@@ -112,7 +113,7 @@ def test_a_long_move_reports_its_progress(
 ) -> None:
     monkeypatch.setattr(log_transfer, "PROGRESS_S", 0.0)
     monkeypatch.setattr(log_transfer, "ROWS_AT_ONCE", 30)
-    with caplog.at_level(logging.INFO), closing(SqliteJournal(SqliteDatabase(path))) as journal:
+    with caplog.at_level(logging.INFO), closing(file_journal(SqliteDatabase(path))) as journal:
         journal.recover()
     shown = [record.message for record in caplog.records]
     assert shown[0] == f"{path}: 30 messages moved into the broker's log"

@@ -170,7 +170,7 @@ def test_nothing_is_confirmed_until_the_wal_is_written_to_the_file(
     disk: Disk, queue: holtmq.QueueHandle, tmp_path: Path
 ) -> None:
     with holtmq.open(tmp_path / "a.db", timeout_s=0.01) as other:
-        impatient, reader = other.queue("q"), other.database.another_connection()
+        impatient, reader = other.queue("q"), other.database.reader()
         reader.execute("BEGIN")
         reader.execute("SELECT count(*) FROM messages").fetchone()  # needs the WAL as it is
         queue.put("newer than the reader", "k")
@@ -180,7 +180,6 @@ def test_nothing_is_confirmed_until_the_wal_is_written_to_the_file(
                 impatient.put("doubtful", "k")
         reader.execute("COMMIT")
         impatient.put("sure", "k")
-        reader.close()
 
 
 def test_a_failed_sync_fails_all_threads_that_wait(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from http import HTTPStatus
 from typing import Any
 
 import click
@@ -11,6 +12,7 @@ from rich.text import Text
 from holtmq.cli.http_client import Api, api_options
 from holtmq.cli.options import json_option
 from holtmq.cli.output import print_json, show
+from holtmq.client.http_api import ApiError
 
 COLUMNS = {
     "queues": ("name", "messages_ready", "messages_unacknowledged", "consumers", "message_stats.publish_details.rate"),
@@ -104,8 +106,14 @@ def _shown(value: Any) -> str:
 @api_options
 @json_option
 def status(api: Api, *, as_json: bool) -> None:
-    """Show the version, listeners, totals and message rates of a broker."""
-    overview = api.get("overview")
+    """Show the version, listeners, totals and message rates of a broker, or what a standby waits for."""
+    try:
+        overview = api.get("overview")
+    except ApiError as error:
+        if error.status != HTTPStatus.SERVICE_UNAVAILABLE:
+            raise
+        _show_standby(str(error), as_json=as_json)
+        return
     if as_json:
         print_json(overview)
         return
@@ -114,6 +122,7 @@ def status(api: Api, *, as_json: bool) -> None:
     grid = Grid.grid(padding=(0, 3, 0, 0))
     for name, value in (
         ("broker", f"{overview['product_name']} {overview['product_version']}, {overview['cluster_name']}"),
+        ("role", "active"),
         ("listeners", listeners),
         ("connections, channels", f"{totals['connections']:,}, {totals['channels']:,}"),
         ("exchanges, queues, consumers", f"{totals['exchanges']:,}, {totals['queues']:,}, {totals['consumers']:,}"),
@@ -123,3 +132,10 @@ def status(api: Api, *, as_json: bool) -> None:
     ):
         grid.add_row(Text(name), Text(value))
     show(grid)
+
+
+def _show_standby(reason: str, *, as_json: bool) -> None:
+    if as_json:
+        print_json({"role": "standby", "reason": reason})
+    else:
+        show(reason)

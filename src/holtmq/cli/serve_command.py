@@ -1,4 +1,4 @@
-"""holtmq serve: an AMQP broker on a file."""
+"""holtmq serve: an AMQP broker on a file or a PostgreSQL database."""
 
 from __future__ import annotations
 
@@ -10,7 +10,12 @@ from holtmq.config import Config, load_config
 
 
 @click.command()
-@click.option("--data", metavar="PATH", help="HoltMQ file; created if it does not exist.  [default: holtmq.db]")
+@click.option(
+    "--data",
+    metavar="PATH|URL",
+    help="HoltMQ file, or postgresql://user@host/database?schema=NAME; created if missing.  [default: holtmq.db]",
+)
+@click.option("--standby", is_flag=True, default=None, help="Wait while another broker owns the database, then take over.")
 @click.option("--host", help="Address to listen on for AMQP.  [default: 127.0.0.1]")
 @click.option("--amqp-port", type=int, help="AMQP port; 0 selects a free one.  [default: 5672]")
 @click.option(
@@ -28,7 +33,7 @@ from holtmq.config import Config, load_config
 @click.option("--log-format", type=click.Choice(["text", "json"]), help="Log format.  [default: text]")
 @click.option("--log-level", type=click.Choice(["debug", "info", "warning", "error"]), help="Log level.  [default: info]")
 def serve(config_path: str | None, **options: Any) -> None:
-    """Run an AMQP 0-9-1 broker on a HoltMQ file.
+    """Run an AMQP 0-9-1 broker on a HoltMQ file or a PostgreSQL database.
 
     Prints one line when it is ready, and runs until it receives SIGTERM or Ctrl-C.
     """
@@ -37,4 +42,8 @@ def serve(config_path: str | None, **options: Any) -> None:
 
     config = (load_config(config_path) if config_path else Config()).updated(**options)
     with logging_to_stderr(config.log_format, config.log_level):
-        run(config, lambda server: click.echo(f"HoltMQ is ready on {', '.join(server.addresses)} with {config.data}"))
+        run(
+            config,
+            lambda server: click.echo(f"HoltMQ is ready on {', '.join(server.addresses)} with {config.shown_data}"),
+            lambda owner: click.echo(f"HoltMQ is a standby: {config.shown_data} is owned by {owner}"),
+        )

@@ -15,7 +15,7 @@ from holtmq.embedded.message import Message
 from holtmq.embedded.queue_handle import QueueHandle
 from holtmq.embedded.stream_handle import StreamHandle
 from holtmq.embedded.stream_record import StreamRecord
-from holtmq.store.embedded_store import TIMEOUT_S
+from holtmq.store.opening import TIMEOUT_S
 from holtmq.store.records import Durability
 
 __all__ = [

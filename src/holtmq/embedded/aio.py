@@ -19,7 +19,7 @@ from holtmq.embedded.message import Message, StateName
 from holtmq.embedded.queue_handle import LEASE_S, Key, Patterns, QueueHandle
 from holtmq.embedded.stream_handle import Start, StreamHandle
 from holtmq.embedded.stream_record import StreamRecord
-from holtmq.store.embedded_store import TIMEOUT_S
+from holtmq.store.opening import TIMEOUT_S
 from holtmq.store.records import Durability
 from holtmq.store.stream_port import StreamExtent
 from holtmq.table import FieldValue

@@ -28,7 +28,7 @@ from holtmq.queueing.stream_arguments import stream_arguments
 from holtmq.queueing.stream_rules import StreamRules, is_stream
 from holtmq.routing import Explanation, Router
 from holtmq.steps import complete
-from holtmq.store.embedded_store import TIMEOUT_S, open_store
+from holtmq.store.opening import TIMEOUT_S, open_store
 from holtmq.store.records import DeliveryState, Durability, NewMessage
 from holtmq.store.sql.database import TOPOLOGY, Connection
 from holtmq.store.sql.declarations import to_text

@@ -7,8 +7,10 @@ import ssl
 from email.utils import formatdate
 
 import uvicorn
+from starlette.types import ASGIApp
 from uvicorn.server import ServerState
 
+from holtmq.config import Config
 from holtmq.listener import Listener, url_of
 from holtmq.management.app import App
 from holtmq.management.http_connection import KEEP_ALIVE_S, HttpConnection, HttpConnections
@@ -23,14 +25,22 @@ MAX_HEAD_BYTES = 64 * 1024
 """Maximum size of a request's head. h11 enforces it; httptools accepts any size."""
 
 
-class HttpServer:
-    """The listeners for HTTP and HTTPS, and the statistics that the API reports."""
+class HttpService:
+    """The listeners for HTTP and HTTPS, and the application behind them."""
 
-    def __init__(self, node: Node, context: ssl.SSLContext | None, *, max_connections: int, max_handshakes: int) -> None:
-        self._node = node
+    def __init__(
+        self,
+        config: Config,
+        app: ASGIApp,
+        context: ssl.SSLContext | None,
+        *,
+        max_connections: int,
+        max_handshakes: int,
+    ) -> None:
+        self._config = config
+        self._app = app
         self._context = context
         self._max_handshakes = max_handshakes
-        self._statistics = Statistics(node)
         self._connections = HttpConnections(max_connections)
         self._state = ServerState()
         self._listeners: list[Listener] = []
@@ -38,10 +48,10 @@ class HttpServer:
         self.addresses: list[str] = []
 
     async def start(self) -> None:
-        """Start the listeners and the collection of statistics."""
-        config = self._node.config
+        """Start the listeners."""
+        config = self._config
         settings = uvicorn.Config(
-            App(self._node, self._statistics),
+            self._app,
             loop="none",
             http="h11",
             h11_max_incomplete_event_size=MAX_HEAD_BYTES,
@@ -64,13 +74,12 @@ class HttpServer:
             for listener in self._listeners:
                 listener.close()
             raise
-        await self._statistics.sample()
-        self._tasks = [asyncio.create_task(self._statistics.run()), asyncio.create_task(self._keep_limits())]
+        self._tasks.append(asyncio.create_task(self._keep_limits()))
 
     def _listen(self, scheme: str, port: int, settings: uvicorn.Config, context: ssl.SSLContext | None) -> None:
         if port < 0:
             return
-        config = self._node.config
+        config = self._config
         listener = Listener(
             scheme.upper(),
             config.http_host,
@@ -103,3 +112,18 @@ class HttpServer:
             task.cancel()
         await asyncio.gather(*self._tasks, return_exceptions=True)
         self._connections.drop_all()
+
+
+class HttpServer(HttpService):
+    """The HTTP API and the web UI of a broker, and the statistics that they report."""
+
+    def __init__(self, node: Node, context: ssl.SSLContext | None, *, max_connections: int, max_handshakes: int) -> None:
+        self._statistics = Statistics(node)
+        app = App(node, self._statistics)
+        super().__init__(node.config, app, context, max_connections=max_connections, max_handshakes=max_handshakes)
+
+    async def start(self) -> None:
+        """Start the listeners and the collection of statistics."""
+        await super().start()
+        await self._statistics.sample()
+        self._tasks.append(asyncio.create_task(self._statistics.run()))

@@ -93,7 +93,7 @@ def _identity(node: Node) -> Iterator[Iterable[str]]:
 
 def _process(node: Node) -> Iterator[Iterable[str]]:
     config, files, memory = node.config, Path("/proc/self/fd"), node.broker.memory
-    folder = Path.cwd() if config.data == ":memory:" else Path(config.data).absolute().parent
+    folder = config.data_folder or Path.cwd()
     opened = sum(1 for _ in files.iterdir()) if files.is_dir() else 0
     for name, text, value in (
         ("rabbitmq_process_resident_memory_bytes", "Resident memory of the broker process.", memory_used()),

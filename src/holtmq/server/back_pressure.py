@@ -14,7 +14,7 @@ from holtmq.broker.broker import Broker
 from holtmq.broker.memory import CALM
 from holtmq.errors import ResourceError
 from holtmq.server.pause import Pause
-from holtmq.store.sqlite.batch_journal import SqliteJournal
+from holtmq.store.sql.batch_journal import BatchJournal
 
 if TYPE_CHECKING:
     from holtmq.server.client import Client
@@ -36,7 +36,7 @@ PRECEDENCE = ("disk", "memory", "journal")
 class BackPressure:
     """Decides which clients are blocked, throttled or closed."""
 
-    def __init__(self, broker: Broker, journal: SqliteJournal, clients: Collection[Client]) -> None:
+    def __init__(self, broker: Broker, journal: BatchJournal, clients: Collection[Client]) -> None:
         self._reasons: dict[str, str] = {}
         """Why publishers are blocked, in a few words for clients and operators, by resource."""
         self._broker = broker

@@ -284,6 +284,12 @@ class Client(asyncio.BufferedProtocol):
         if self._transport.get_write_buffer_size():
             self._transport.abort()
 
+    def disown(self, error: AmqpError) -> None:
+        """Close the connection, and send the client nothing else: what waits to be sent is not ours to promise any more."""
+        self.connection.take_output()
+        self.close(error)
+        self.flush()
+
     @property
     def session(self) -> Session | None:
         return self.handler.session

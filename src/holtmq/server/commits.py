@@ -18,19 +18,23 @@ from time import perf_counter
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from holtmq.broker.broker import Broker
+from holtmq.clock import elapsed_s
 from holtmq.errors import (
     StoreBusyError,
     StoreDefectError,
     StoreError,
+    StoreFencedError,
     StoreFullError,
+    StoreLostError,
     StoreReadOnlyError,
     StoreReplacedError,
+    StoreUnknownError,
 )
 from holtmq.server.back_pressure import BackPressure
 from holtmq.server.disk_space import DiskSpace
 from holtmq.server.turns import Turns
 from holtmq.steps import Steps, complete
-from holtmq.store.sqlite.batch_journal import SqliteJournal
+from holtmq.store.sql.batch_journal import BatchJournal
 
 if TYPE_CHECKING:
     from holtmq.server.client import Client
@@ -48,6 +52,9 @@ LINGER_S = 0.003
 publisher, disk and consumer may fall into step, so that every message is written before its acknowledgement arrives."""
 SHORT_RETRY_S = 0.01
 """Pause before a retry for which the thread or the event loop was not ready."""
+LEASE_S = 5.0
+"""A broker that has not heard from its database for this long delivers nothing more, because a standby may have taken over. The
+standby waits longer (store/postgres/ownership.py)."""
 LOCK_WAIT_S = 1.0
 """Publishers are blocked when another process has held the lock on the file for this long."""
 FINISH_S = 10.0
@@ -57,13 +64,25 @@ FINISH_S = 10.0
 class Commits:
     """The thread that commits, and the clients and callers that wait for it."""
 
-    def __init__(self, broker: Broker, journal: SqliteJournal, turns: Turns, pressure: BackPressure, space: DiskSpace) -> None:
+    def __init__(
+        self,
+        broker: Broker,
+        journal: BatchJournal,
+        turns: Turns,
+        pressure: BackPressure,
+        space: DiskSpace,
+        on_loss: Callable[[StoreFencedError], None],
+    ) -> None:
         self._broker = broker
         self._errors = broker.internal_errors
         self._journal = journal
         self._turns = turns
         self._pressure = pressure
         self._space = space
+        self._on_loss = on_loss
+        self._is_lost = False
+        self._sure_until = float("inf")
+        """Until when nobody else can have taken the database over."""
         self._loop = asyncio.get_running_loop()
         self._disk = ThreadPoolExecutor(1, "holtmq-disk")
         self._job: asyncio.Future[Any] | None = None
@@ -101,6 +120,8 @@ class Commits:
 
     def _is_waiting(self, client: Client) -> bool:
         broker, handler = self._broker, client.handler
+        if self._journal.is_remote and elapsed_s() > self._sure_until:
+            return True
         return handler.needs_marks > broker.marked_batch or not broker.is_committed(handler.needs_batch)
 
     def forget(self, client: Client) -> None:
@@ -110,12 +131,12 @@ class Commits:
 
     def start(self) -> None:
         """Commit what the journal has collected, unless the thread is busy. While commits fail, write only what helps."""
-        if self._job is not None or self._steps is not None or self._is_finishing or self._broker.committing:
+        if self._job is not None or self._steps is not None or self._is_finishing or self._is_lost or self._broker.committing:
             return
         if self._retry is not None and not self._journal.is_begun:
-            if self._can_relieve and self._journal.has_relief and self._unverified is None:
+            if self._can_relieve and self._journal.has_relief and not self._must_verify:
                 self._relieve()
-        elif self._unverified is not None:
+        elif self._must_verify:
             self._in_thread(self._commit, self._committed)
         elif self._other_work and not self._journal.is_begun:
             self._other_work.pop()()
@@ -138,6 +159,11 @@ class Commits:
             self._in_thread(self._wait_for_lock, self._locked)
 
     @property
+    def _must_verify(self) -> bool:
+        """Whether the last commit may have been lost, with its file or with the connection to the database."""
+        return self._unverified is not None or self._journal.is_in_doubt
+
+    @property
     def _has_work(self) -> bool:
         journal = self._journal
         return journal.has_changes or journal.is_writing or journal.is_begun
@@ -156,7 +182,7 @@ class Commits:
         with self._errors.contain("ending a batch", "all clients"):
             self._broker.sealed()
         self._journal.gather()
-        if self._journal.writing_size >= LARGE_BATCH:
+        if self._journal.is_remote or self._journal.writing_size >= LARGE_BATCH:
             self._in_thread(self._write_large, self._committed)
         else:
             self._write_some(self._journal.write())
@@ -207,6 +233,8 @@ class Commits:
     def _in_thread(self, work: Callable[[], T], then: Callable[[T], None]) -> None:
         """Let the thread do some work, and continue on the event loop."""
 
+        started = elapsed_s()
+
         def done(job: asyncio.Future[T]) -> None:
             self._job = None
             try:
@@ -216,11 +244,21 @@ class Commits:
             except Exception as error:  # noqa: BLE001  # reported, and the batch is written again
                 self.failed(StoreDefectError(f"cannot write {error!r}"))
             else:
+                if not isinstance(result, StoreError):
+                    self._verified(started)
                 then(result)
 
         job = self._loop.run_in_executor(self._disk, work)
         self._job = job
         job.add_done_callback(done)
+
+    def _verified(self, at: float) -> None:
+        """Note that the database was still ours at this time."""
+        if self._journal.is_remote and not self._is_lost:
+            was_sure, self._sure_until = elapsed_s() <= self._sure_until, at + LEASE_S
+            if not was_sure:
+                self._turns.begin()
+                self._resume_clients()
 
     async def written(self) -> None:
         """Wait until all changes made so far are on disk."""
@@ -246,6 +284,9 @@ class Commits:
         What is lost then was never confirmed.
         """
         self._is_finishing = True
+        if self._is_lost:
+            self._disk.shutdown()
+            raise StoreError("the database belongs to another broker")
         if self._retry is not None:
             self._retry.cancel()
         while self._job is not None or self._steps is not None:
@@ -305,6 +346,10 @@ class Commits:
 
     def failed(self, error: StoreError) -> None:
         """Keep the changes, block publishers, and retry."""
+        if isinstance(error, StoreFencedError):
+            self._is_lost, self._sure_until = True, 0.0
+            self._on_loss(error)
+            return
         reason = blocked_reason(error)
         if isinstance(error, StoreDefectError):
             self._errors.report("writing a batch", "all publishers")
@@ -323,7 +368,7 @@ class Commits:
             self._retry = self._loop.call_later(SHORT_RETRY_S, self._try_again)
             return
         self._retry = None
-        if self._journal.has_relief:
+        if self._journal.has_relief and not self._must_verify:
             self._relieve(self.start)
         else:
             self.start()
@@ -355,6 +400,8 @@ def blocked_reason(error: StoreError) -> str:
             return "another process has locked the data file"
         case StoreReadOnlyError():
             return "the data file is read-only"
+        case StoreLostError() | StoreUnknownError():
+            return "the database cannot be reached"
         case StoreReplacedError():
             return "the data file was moved, deleted or replaced"
         case StoreDefectError():

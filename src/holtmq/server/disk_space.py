@@ -24,9 +24,9 @@ CHECK_S = 1.0
 class DiskSpace:
     """The file system of a data file."""
 
-    def __init__(self, data: str, limit: int) -> None:
+    def __init__(self, data: str, folder: Path | None, limit: int) -> None:
         self._data = data
-        self._folder = None if data == ":memory:" else Path(data).absolute().parent
+        self._folder = folder
         self._limit = limit
         self._next_check = 0.0
 

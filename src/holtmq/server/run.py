@@ -4,17 +4,23 @@ from __future__ import annotations
 
 import asyncio
 import gc
+import logging
 import resource
 import signal
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Coroutine, Iterator
 from contextlib import contextmanager
+from typing import Any
 
 import uvloop
 
 from holtmq.allocator import keep_freed_memory
 from holtmq.config import Config
+from holtmq.errors import StoreFencedError, StoreOwnedError
 from holtmq.server.server import Server
+from holtmq.server.standby import Standby
+
+log = logging.getLogger(__name__)
 
 START_TIMEOUT_S = 30.0
 GARBAGE = (50_000, 0, 2_500)
@@ -24,28 +30,60 @@ collections of 50,000 objects before it, it took up to 80 ms, with twenty 0.2 s 
 twice either way."""
 
 
-def serve(config: Config, on_ready: Callable[[Server], None]) -> None:
-    """Run a broker until SIGTERM or SIGINT. `on_ready` is called when it accepts clients."""
+def serve(config: Config, on_ready: Callable[[Server], None], on_waiting: Callable[[str], None] = lambda _: None) -> None:
+    """Run a broker until SIGTERM or SIGINT.
+
+    `on_ready` is called when it accepts clients, `on_waiting` when it is a standby, with the owner of the database.
+    """
     keep_freed_memory()
     gc.set_threshold(*GARBAGE)
     _, most_files = resource.getrlimit(resource.RLIMIT_NOFILE)
     resource.setrlimit(resource.RLIMIT_NOFILE, (most_files, most_files))  # each client needs one file descriptor
-    uvloop.run(_serve(config, on_ready))
+    uvloop.run(_serve(config, on_ready, on_waiting))
 
 
-async def _serve(config: Config, on_ready: Callable[[Server], None]) -> None:
+async def _serve(config: Config, on_ready: Callable[[Server], None], on_waiting: Callable[[str], None]) -> None:
     stop = asyncio.Event()
     loop = asyncio.get_running_loop()
     for name in (signal.SIGTERM, signal.SIGINT):
         loop.add_signal_handler(name, stop.set)
+    while not stop.is_set():
+        if config.standby and not await _first(stop, Standby(config).wait(on_waiting)):
+            return
+        try:
+            await _serve_actively(config, on_ready, stop)
+        except (StoreFencedError, StoreOwnedError) as error:
+            if not config.standby:
+                raise
+            log.warning("this broker is a standby again: %s", error)
+
+
+async def _serve_actively(config: Config, on_ready: Callable[[Server], None], stop: asyncio.Event) -> None:
+    """Run a broker until it is told to stop. Raise StoreFencedError if it loses its database."""
     server = Server(config)
     await server.start()
-    gc.freeze()  # what was recovered from the file stays: no collection needs to look at it again
+    gc.freeze()  # what was recovered from the store stays: no collection needs to look at it again
     try:
         on_ready(server)
-        await stop.wait()
+        await _first(stop, server.lost.wait())
     finally:
         await server.stop()
+        gc.unfreeze()
+
+
+async def _first(stop: asyncio.Event, work: Coroutine[Any, Any, object]) -> bool:
+    """Wait for work, or for the stop. Return whether the work was done first."""
+    tasks = [asyncio.ensure_future(work), asyncio.ensure_future(stop.wait())]
+    try:
+        await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
+    finally:
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
+    if tasks[0].cancelled():
+        return False
+    tasks[0].result()
+    return not stop.is_set()
 
 
 @contextmanager

@@ -18,7 +18,7 @@ from holtmq.broker.broker import Broker
 from holtmq.clock import SteadyClock
 from holtmq.compatibility import RABBITMQ_PRODUCT, RABBITMQ_VERSION
 from holtmq.config import DEFAULT_HTTP_PORT, Config
-from holtmq.errors import ConnectionForcedError
+from holtmq.errors import ConnectionForcedError, StoreError, StoreFencedError
 from holtmq.listener import Listener, url_of
 from holtmq.protocol.server_connection import Limits
 from holtmq.server.back_pressure import BackPressure
@@ -33,7 +33,7 @@ from holtmq.server.pause import Pause
 from holtmq.server.startup import open_broker
 from holtmq.server.turns import Turns
 from holtmq.server.upkeep import Upkeep
-from holtmq.store.sqlite.batch_journal import SqliteJournal
+from holtmq.store.sql.batch_journal import BatchJournal
 from holtmq.table import FieldValue
 
 if TYPE_CHECKING:
@@ -69,12 +69,15 @@ class Server:
             "information": "HoltMQ, an AMQP broker on one file, compatible with RabbitMQ",
             "capabilities": dict.fromkeys(CAPABILITIES, True),
         }
-        self.disk_space = DiskSpace(config.data, config.disk_free_bytes)
+        self.disk_space = DiskSpace(config.data, config.data_folder, config.disk_free_bytes)
         self.clients: set[Client] = set()
         self.input_buffer = memoryview(bytearray(LARGE_INPUT_BYTES))
         """What the sockets of all clients are read into, one after the other. Nothing stays in it between two events."""
         self.clock = SteadyClock()
         self.started_at = self.clock.now_ms() / 1000
+        self.lost = asyncio.Event()
+        """Set when the broker has lost its database to another one."""
+        self._loss: StoreFencedError | None = None
         self.broker: Broker
         self.passwords: Passwords
         self.turns: Turns
@@ -82,7 +85,7 @@ class Server:
         self._commits: Commits
         self._upkeep: Upkeep
         self._housekeeping: Housekeeping
-        self._journal: SqliteJournal
+        self._journal: BatchJournal
         self._shares = DescriptorShares.of(config)
         self._newcomers: dict[Client, None] = {}
         """Clients that have not logged in, oldest first, and some that have since."""
@@ -109,7 +112,7 @@ class Server:
         self.turns = Turns(self.broker, self.clock, self._after_turn)
         self.broker.chores = ChoresBetweenTurns(self.broker.internal_errors, self.turns.begin)
         self.pressure = BackPressure(self.broker, self._journal, self.clients)
-        self._commits = Commits(self.broker, self._journal, self.turns, self.pressure, self.disk_space)
+        self._commits = Commits(self.broker, self._journal, self.turns, self.pressure, self.disk_space, self._lose)
         self._housekeeping = Housekeeping(self.broker, self.turns, self.pressure, self.clients)
         self._commits.start()
         shares = self._shares
@@ -122,7 +125,10 @@ class Server:
             listener.start()
 
     async def stop(self) -> None:
-        """Disconnect all clients, commit all changes, and close the file."""
+        """Disconnect all clients, commit all changes, and close the file.
+
+        A broker that has lost its database commits nothing, and raises the error that says so.
+        """
         self._is_stopping = True
         if self._http is not None:
             await self._http.stop()
@@ -143,8 +149,23 @@ class Server:
         self.passwords.close()
         try:
             await self._commits.finish()
+        except StoreError:
+            if self._loss is None:
+                raise
         finally:
             self._journal.close()
+        if self._loss is not None:
+            raise self._loss
+
+    def _lose(self, error: StoreFencedError) -> None:
+        """Note that another broker has the database. Nothing may be confirmed or delivered any more."""
+        if self._loss is None:
+            log.error("%s", error)
+            self._loss = error
+            self.turns.begin()
+            for client in list(self.clients):
+                client.disown(ConnectionForcedError("broker forced connection closure with reason 'lost its database'"))
+            self.lost.set()
 
     def begin_turn(self) -> None:
         """Begin a turn. Changes to the broker are made in a turn only."""

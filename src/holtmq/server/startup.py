@@ -14,18 +14,17 @@ from holtmq.broker.vhost import VirtualHost
 from holtmq.config import Config
 from holtmq.queueing.stream_rules import rules_of
 from holtmq.steps import complete
+from holtmq.store.opening import open_journal
 from holtmq.store.records import Durability
-from holtmq.store.sqlite.batch_journal import SqliteJournal
-from holtmq.store.sqlite.database import SqliteDatabase
+from holtmq.store.sql.batch_journal import BatchJournal
 from holtmq.topology import DEFAULT_VHOST, Topology
 
 log = logging.getLogger(__name__)
 
 
-def open_broker(config: Config, address: str, now_ms: int) -> tuple[Broker, SqliteJournal]:
+def open_broker(config: Config, address: str, now_ms: int) -> tuple[Broker, BatchJournal]:
     """Open the file and return the broker recovered from it. No other process can open the file until the journal is closed."""
-    database = SqliteDatabase(config.data, durability=cast("Durability", config.durability), owner=address)
-    journal = SqliteJournal(database)
+    journal = open_journal(config.data, cast("Durability", config.durability), address)
     broker = Broker(journal, strict_unbind=config.strict_unbind, memory_limit=config.memory_bytes)
     try:
         broker.begin(now_ms)
@@ -46,7 +45,7 @@ def has_users(definitions: Topology) -> bool:
     return bool(json.loads(dict(definitions.sections).get("users", "[]")))
 
 
-def recover(broker: Broker, journal: SqliteJournal, *, with_guest: bool = True) -> None:
+def recover(broker: Broker, journal: BatchJournal, *, with_guest: bool = True) -> None:
     """Load vhosts, queues, users and permissions from the journal.
 
     A file that no broker has opened before gets the user guest, if `with_guest`. Its password is known to everybody, so a

@@ -11,7 +11,7 @@ from holtmq.errors import StoreClosedError, StoreError
 from holtmq.server.back_pressure import BackPressure
 from holtmq.server.commits import Commits
 from holtmq.steps import Steps
-from holtmq.store.sqlite.batch_journal import SqliteJournal
+from holtmq.store.sql.batch_journal import BatchJournal
 
 PAUSE_S = 1.0
 TIDYING_PAUSE_S = 0.05
@@ -22,7 +22,7 @@ DONE = object()
 
 
 class Upkeep:
-    def __init__(self, journal: SqliteJournal, commits: Commits, pressure: BackPressure) -> None:
+    def __init__(self, journal: BatchJournal, commits: Commits, pressure: BackPressure) -> None:
         self._journal = journal
         self._commits = commits
         self._pressure = pressure

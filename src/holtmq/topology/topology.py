@@ -39,7 +39,7 @@ class Topology:
     @classmethod
     def load(cls, path: str | Path) -> Topology:
         """Read the topology of a HoltMQ file."""
-        from holtmq.store.embedded_store import load_topology
+        from holtmq.store.opening import load_topology
 
         return load_topology(path)
 

@@ -40,6 +40,12 @@ def alarms(call: Call) -> Any:
     return _alarms(call)
 
 
+@api.get("/api/health/checks/active", answers=ANSWERS)
+def active(_: Call) -> Any:
+    """Pass on the active broker. A standby answers 503 and names the active one, also without a login."""
+    return {**OK, "role": "active"}
+
+
 @api.get("/api/health/checks/local-alarms", answers=ANSWERS)
 def local_alarms(call: Call) -> Any:
     """Fail if publishers are blocked on this node."""

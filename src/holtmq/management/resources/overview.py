@@ -152,7 +152,7 @@ def node(call: Call) -> dict[str, Any]:
 def _node(node: Node) -> dict[str, Any]:
     config, soft_files = node.config, resource.getrlimit(resource.RLIMIT_NOFILE)[0]
     files = Path("/proc/self/fd")
-    folder = Path.cwd() if config.data == ":memory:" else Path(config.data).absolute().parent
+    folder = config.data_folder or Path.cwd()
     return {
         "name": NODE,
         "type": "disc",
@@ -167,7 +167,7 @@ def _node(node: Node) -> dict[str, Any]:
             {"name": name, "description": f"SASL {name}", "enabled": True} for name in ("PLAIN", "AMQPLAIN", "EXTERNAL")
         ],
         "applications": [{"name": "holtmq", "description": "HoltMQ", "version": version("holtmq")}],
-        "db_dir": config.data,
+        "db_dir": config.shown_data,
         "reports_dir": config.reports,
         "config_files": [],
         "log_files": ["<stderr>"],

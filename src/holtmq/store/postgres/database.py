@@ -16,28 +16,30 @@ import threading
 import time
 import weakref
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from contextlib import AbstractContextManager, suppress
+from contextlib import AbstractContextManager, contextmanager, suppress
 from types import TracebackType
 from typing import Any, TypeVar
 
 import psycopg
-from psycopg import RawCursor, errors
+from psycopg import RawCursor, RawServerCursor, errors
 from psycopg.adapt import Buffer, Loader
 from psycopg.types.numeric import Int8Dumper
 
+from holtmq.database_url import DatabaseUrl
 from holtmq.errors import (
     NotAStoreError,
     StoreClosedError,
     StoreError,
+    StoreFencedError,
     StoreLostError,
     StoreOwnedError,
     StoreReadOnlyError,
     StoreVersionError,
 )
+from holtmq.steps import Steps
 from holtmq.store.postgres.postgres_errors import is_lost, translated
 from holtmq.store.postgres.statements import SCHEMA
 from holtmq.store.postgres.statements import translated as with_names
-from holtmq.store.postgres.url import DatabaseUrl
 from holtmq.store.records import Durability
 from holtmq.store.sql.shared_commit import SharedCommits
 
@@ -52,12 +54,16 @@ LISTEN_S = 1.0
 """Time after which a listener looks whether it is still needed."""
 LOOK_ANYWAY_S = 5.0
 """Time after which waiters look again although nothing was announced."""
+ROWS_AT_ONCE = 16
+"""Rows that a reader of the log fetches at once. It rarely needs more."""
 ANNOUNCE_EVERY_S = 0.002
 """Announcements are at least this far apart. Each of them takes a lock that all who announce something compete for."""
 CLOCK_S = 60.0
 """Time after which the clock of the server is read again."""
 # Each query has its index. Without statistics, or with those of an empty queue, the planner might not use it.
 SETTINGS = "SET enable_seqscan = off; SET enable_bitmapscan = off; SET plan_cache_mode = force_generic_plan; SET jit = off"
+OWNER = "owner"
+"""The purpose of the lock that a broker holds alone, and libraries share."""
 LAZILY = "SET LOCAL synchronous_commit = off"
 
 
@@ -119,6 +125,7 @@ class PostgresDatabase:
     """
 
     waits_for_disk = True
+    is_remote = True
 
     def __init__(
         self, url: str, *, durability: Durability = "full", timeout_s: float = TIMEOUT_S, owner: str | None = None
@@ -145,6 +152,9 @@ class PostgresDatabase:
         self._announcer: threading.Thread | None = None
         self._has_news = threading.Event()
         self._connection = PostgresConnection(self._begin)
+        self._reader: PostgresConnection | None = None
+        self._epoch: int | None = None
+        """The epoch that began when this broker began to own the schema."""
         self._keep_connected(time.monotonic())  # one attempt: a wrong URL is reported at once
         _opened.add(self)
 
@@ -212,6 +222,82 @@ class PostgresDatabase:
         """Wait for puts that are on the way, and keep new ones waiting until the end of the transaction."""
         self.connection.run("LOCK TABLE deliveries IN SHARE ROW EXCLUSIVE MODE")
 
+    def begin(self, wait_s: float) -> None:
+        """Start a transaction of a broker. It begins with the first statement."""
+        self._connection.pending = "BEGIN"
+        self._depth += 1
+
+    def commit(self) -> None:
+        self._depth -= 1
+        try:
+            self._end("COMMIT")
+        except psycopg.Error as error:
+            if not is_lost(error):
+                raise
+            raise translated(error, self.path, is_unknown=True) from error
+
+    def roll_back(self) -> None:
+        self._depth -= 1
+        self._roll_back()
+
+    def undo(self) -> None:
+        for notice in self.on_rollback:
+            notice()
+
+    def note_batch(self, number: int) -> None:
+        self._connection.change("UPDATE state SET batch = $1, seen_at = clock_timestamp()", number)
+
+    def has_committed(self, number: int) -> bool:
+        with self.lock() as connection:
+            ((batch,),) = connection.fetch("SELECT batch FROM state")
+        return bool(batch == number)
+
+    def translated(self, error: Exception) -> Exception | None:
+        return translated(error, self.path) if isinstance(error, psycopg.Error) else None
+
+    def reader(self) -> PostgresConnection:
+        """Return a connection for reading beside a transaction. It is opened when it is needed, and again if it is lost."""
+        self._reader = PostgresConnection(self._begin_reading)
+        self._reader.pending = ""
+        return self._reader
+
+    def _begin_reading(self) -> None:
+        """Open the connection for reading, unless it is open."""
+        assert self._reader is not None
+        if not self._reader.is_open:
+            self._reader.replace(self._open())
+
+    @contextmanager
+    def snapshot(self, reader: PostgresConnection) -> Iterator[PostgresConnection]:
+        reader.run("BEGIN ISOLATION LEVEL REPEATABLE READ READ ONLY")
+        try:
+            yield reader
+        finally:
+            with suppress(psycopg.Error):
+                reader.run("ROLLBACK")
+
+    def rows(self, reader: PostgresConnection, statement: str, parameters: Sequence[Any]) -> Iterator[Any]:
+        with reader.begun().cursor(name="rows") as cursor:
+            cursor.itersize = ROWS_AT_ONCE
+            yield from cursor.execute(with_names(statement), parameters)
+
+    def make_room(self) -> None:
+        """Do nothing: the space is the server's."""
+
+    def check_file(self, *, at_once: bool = False) -> None:
+        """Do nothing: a commit fails if it is not ours to make."""
+
+    def tidy(self) -> bool:
+        """Let others know that the owner is alive."""
+        with self.lock() as connection:
+            connection.run(f"BEGIN; {LAZILY}; UPDATE state SET seen_at = clock_timestamp(); COMMIT")
+        return False
+
+    def vacuum_in_steps(self) -> Steps[None]:
+        """Make the space of removed rows available again."""
+        self.vacuum()
+        yield
+
     def await_change(self) -> bool:
         try:
             if self._listener is None:
@@ -270,6 +356,8 @@ class PostgresDatabase:
                     self._announce_now()
             self._is_closed = True
             self._connection.close()
+            if self._reader is not None:
+                self._reader.close()
         self._stop_listening()
 
     def _commit_together(self, run: Callable[[PostgresConnection], None], *, is_single: bool) -> None:
@@ -340,21 +428,9 @@ class PostgresDatabase:
 
     def _open(self) -> psycopg.Connection[Any]:
         """Return a new connection with our settings."""
-        raw = psycopg.connect(
-            self.url.conninfo, autocommit=True, cursor_factory=RawCursor, application_name="holtmq",
-            connect_timeout=CONNECT_TIMEOUT_S, keepalives_idle=10, keepalives_interval=5, keepalives_count=3,
-            tcp_user_timeout=int(self._timeout_s * 1000),
-        )  # fmt: skip
-        try:
-            raw.adapters.register_dumper(int, Int8Dumper)
-            raw.adapters.register_loader("numeric", _IntLoader)
-            raw.execute(SETTINGS, prepare=False)
-            raw.execute(f"SET search_path = {self.url.schema}; SET lock_timeout = {int(self._timeout_s * 1000)}", prepare=False)
-            if self._durability != "full":
-                raw.execute("SET synchronous_commit = off")
-        except BaseException:
-            raw.close()
-            raise
+        raw = connect(self.url, self._timeout_s)
+        if self._durability != "full":
+            raw.execute("SET synchronous_commit = off")
         return raw
 
     def _connect(self) -> None:
@@ -425,15 +501,25 @@ class PostgresDatabase:
     def _claim(self, connection: PostgresConnection) -> None:
         """Take the lock of a broker, or that of a library, for as long as the connection lasts."""
         lock = "pg_try_advisory_lock_shared" if self.owner is None else "pg_try_advisory_lock"
-        ((is_granted,),) = connection.fetch(f"SELECT {lock}($1)", self.url.lock_id("owner"))
+        ((is_granted,),) = connection.fetch(f"SELECT {lock}($1)", self.url.lock_id(OWNER))
         if not is_granted:
-            raise self._refusal(connection)
-        if self.owner is not None:
-            connection.change("UPDATE state SET owner = $1", self.owner)
+            refusal = self._refusal(connection)
+            raise refusal if self._epoch is None else StoreFencedError(f"this broker has lost {self.path}: {refusal}")
+        if self.owner is None:
+            connection.change("UPDATE state SET owner = NULL, epoch = epoch + 1 WHERE owner IS NOT NULL")
+        elif self._epoch is None:
+            ((self._epoch,),) = connection.fetch(
+                "UPDATE state SET owner = $1, epoch = epoch + 1, batch = 0, seen_at = clock_timestamp() RETURNING epoch",
+                self.owner,
+            )
+        else:
+            ((epoch,),) = connection.fetch("SELECT epoch FROM state")
+            if epoch != self._epoch:
+                raise StoreFencedError(f"{self.path} was used by others while this broker had lost its connection")
 
     def _refusal(self, connection: PostgresConnection) -> StoreOwnedError:
         holder = "SELECT mode FROM pg_locks WHERE locktype = 'advisory' AND granted AND objsubid = 1 AND classid::bigint = $1 "
-        high, low = divmod(self.url.lock_id("owner") & (1 << 64) - 1, 1 << 32)
+        high, low = divmod(self.url.lock_id(OWNER) & (1 << 64) - 1, 1 << 32)
         found = connection.fetch(f"{holder} AND objid::bigint = $2 LIMIT 1", high, low)
         if found and found[0][0] == "ShareLock":
             return StoreOwnedError(
@@ -465,6 +551,25 @@ class PostgresDatabase:
         self.commits = SharedCommits(self._commit_together)
         for notice in self.on_rollback:
             notice()
+
+
+def connect(url: DatabaseUrl, timeout_s: float) -> psycopg.Connection[Any]:
+    """Return a connection with the settings that all of ours share."""
+    raw = psycopg.connect(
+        url.conninfo, autocommit=True, cursor_factory=RawCursor, application_name="holtmq",
+        connect_timeout=CONNECT_TIMEOUT_S, keepalives_idle=10, keepalives_interval=5, keepalives_count=3,
+        tcp_user_timeout=int(timeout_s * 1000),
+    )  # fmt: skip
+    try:
+        raw.server_cursor_factory = RawServerCursor
+        raw.adapters.register_dumper(int, Int8Dumper)
+        raw.adapters.register_loader("numeric", _IntLoader)
+        raw.execute(SETTINGS, prepare=False)
+        raw.execute(f"SET search_path = {url.schema}; SET lock_timeout = {int(timeout_s * 1000)}", prepare=False)
+    except BaseException:
+        raw.close()
+        raise
+    return raw
 
 
 class _IntLoader(Loader):
@@ -544,10 +649,3 @@ def _renew_all() -> None:
 
 if hasattr(os, "register_at_fork"):
     os.register_at_fork(after_in_child=_renew_all)
-
-
-def iterate(connection: PostgresConnection, statement: str, parameters: Sequence[Any]) -> Iterator[Any]:
-    """Iterate over the rows of a statement without fetching all of them at once. The caller has begun a transaction."""
-    with connection.begun().cursor(name="rows") as cursor:
-        cursor.itersize = 16
-        yield from cursor.execute(with_names(statement), parameters)

@@ -21,6 +21,14 @@ JOINS = """
 LEFT JOIN messages ON locked.is_shared = 1 AND messages.id = locked.message_id
 LEFT JOIN routing_keys ON routing_keys.id = locked.key_id
 """
+ROWS = f"""
+SELECT locked.queue_id, locked.message_id, coalesce(locked.exchange, messages.exchange), routing_keys.key, locked.priority,
+    locked.expires_at, locked.attempts, coalesce(locked.headers, messages.headers),
+    coalesce(locked.properties, messages.properties), coalesce(locked.raw_properties, messages.raw_properties),
+    coalesce(locked.body, messages.body), coalesce(locked.checksum, messages.checksum)
+FROM deliveries AS locked {JOINS}
+"""
+"""The queue and the fields of `StoredRow`."""
 MARK = re.compile(r"\?(\d*)")
 
 
@@ -31,6 +39,7 @@ def load(name: str) -> dict[str, str]:
         key: re.sub(r"^--.*\n", "", text, flags=re.MULTILINE).strip().rstrip(";")
         .replace("{columns}", COLUMNS.strip())
         .replace("{joins}", JOINS.strip())
+        .replace("{rows}", ROWS.strip())
         for key, text in zip(parts[::2], parts[1::2], strict=True)
     }  # fmt: skip
 

@@ -1,4 +1,4 @@
-"""The broker's log in a SQLite file: messages in chunks, and for each queue which of them it still has.
+"""The broker's log in a store: messages in chunks, and for each queue which of them it still has.
 
 Messages of a batch that go to the same queues become a chunk, a row of `log_chunks`. Each of these queues gets a slice of it,
 a row of `log_slices`, with a bit for every message that has left. When a slice is empty it is deleted, and the chunk with the
@@ -12,12 +12,11 @@ another one writes.
 from __future__ import annotations
 
 import json
-import sqlite3
 import time
 from array import array
 from bisect import bisect_right
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import AbstractContextManager
 from itertools import accumulate, chain, islice
 from operator import attrgetter
 from typing import NamedTuple, TypeAlias
@@ -39,8 +38,8 @@ from holtmq.store.chunk import (
 )
 from holtmq.store.journal_port import StorableMessage
 from holtmq.store.log_port import Alone, Gone, LogPort, Shared
-from holtmq.store.sql.damage import keep_damaged_message
-from holtmq.store.sqlite.database import SqliteDatabase
+from holtmq.store.row_port import RowPort
+from holtmq.store.sql.database import Connection, Cursor, JournalDatabase
 
 SEGMENT_BYTES = 256 * 1024
 SEGMENT_MESSAGES = 2000
@@ -83,7 +82,7 @@ SLICES_OF_CHUNK = f"{COLUMNS} WHERE is_shared = 1 AND chunk_id = ?"
 DELETE_SOME = f"""
 DELETE FROM log_slices WHERE queue_id = ?1 AND (queue_id, priority, first_id, chunk_id) IN (
     SELECT queue_id, priority, first_id, chunk_id FROM log_slices
-    WHERE queue_id = ?1 AND chunk_id NOT IN (SELECT value FROM json_each(?2))
+    WHERE queue_id = ?1 AND chunk_id NOT IN ({{kept}})
     LIMIT {DELETED_AT_ONCE}
 )
 RETURNING chunk_id, is_shared
@@ -132,8 +131,9 @@ class SliceRow(NamedTuple):
 
 
 class ChunkLog(LogPort):
-    def __init__(self, database: SqliteDatabase, reader: sqlite3.Connection) -> None:
+    def __init__(self, database: JournalDatabase, reader: Connection, rows: RowPort) -> None:
         self._database = database
+        self._rows = rows
         self._reader = reader
         self._next_id = 1
         self._chunks: WeakValueDictionary[int, Chunk] = WeakValueDictionary()
@@ -196,7 +196,7 @@ class ChunkLog(LogPort):
         is_transient = not is_persistent or all(queue_id < 0 for queue_id, _ in lanes)
         chunk = Chunk(self._next_id, ids, sizes, is_shared=len(lanes) > 1, is_transient=is_transient)
         self._next_id += 1
-        self._execute(ADD_CHUNK, (chunk.id, is_transient, header, content))
+        self._execute(ADD_CHUNK, (chunk.id, int(is_transient), header, content))
         size = sum(sizes)
         for number, (queue_id, priority) in enumerate(lanes, 1):
             piece = chunk.slices[queue_id] = Slice(priority, ids[0], ids[-1], len(ids), size)
@@ -213,7 +213,8 @@ class ChunkLog(LogPort):
         next_expiry = min([expiry for expiry in piece.expiries if expiry]) if piece.expiries else None
         self._execute(ADD_SLICE, (
             queue_id, piece.priority, piece.first_id, chunk.id, piece.last_id, piece.number, piece.size, next_expiry,
-            chunk.is_shared, chunk.is_transient, None, encode_expiries(piece.expiries) if piece.expiries else None, None,
+            int(chunk.is_shared), int(chunk.is_transient), None,
+            encode_expiries(piece.expiries) if piece.expiries else None, None,
         ))  # fmt: skip
 
     def remove(self, gone: Iterable[Gone]) -> Steps[None]:
@@ -254,8 +255,8 @@ class ChunkLog(LogPort):
         for message in but:
             if isinstance(message.stored, Chunk) and queue_id in message.stored.slices:
                 kept.setdefault(message.stored, []).append(message.id)
-        places = (queue_id, json.dumps([chunk.id for chunk in kept]))
-        while deleted := self._execute(DELETE_SOME, places).fetchall():
+        delete = DELETE_SOME.format(kept=", ".join(str(chunk.id) for chunk in kept) or "-1")
+        while deleted := self._execute(delete, (queue_id,)).fetchall():
             for chunk_id, is_shared in deleted:
                 self._execute(DELETE_SHARED_CHUNK if is_shared else DELETE_CHUNK, (chunk_id,))
                 chunk = self._chunks.get(chunk_id)
@@ -338,7 +339,7 @@ class ChunkLog(LogPort):
         place = (queue_id, priority, floor if end == after_id else 0, after_id)
         reading = Reading([], after_id, after_id)
         with self._snapshot() as reader:
-            for rows in _chains(map(SliceRow._make, reader.execute(NEXT_SLICES, place))):
+            for rows in _chains(map(SliceRow._make, self._database.rows(reader, NEXT_SLICES, place))):
                 size = sum([self._read_slice(reader, row, reading) for row in rows])
                 if len(rows) > 1:
                     reading.messages.sort(key=attrgetter("id"))
@@ -349,7 +350,7 @@ class ChunkLog(LogPort):
         self._ends.setdefault(queue_id, {})[priority] = (reading.end_id, floor)
         return reading
 
-    def _read_slice(self, reader: sqlite3.Connection, row: SliceRow, reading: Reading) -> int:
+    def _read_slice(self, reader: Connection, row: SliceRow, reading: Reading) -> int:
         """Add the messages of a slice, and return their size."""
         header, content = reader.execute(READ_CHUNK, (row.chunk_id,)).fetchone()
         try:
@@ -388,13 +389,12 @@ class ChunkLog(LogPort):
     def id_ahead(self, queue_id: int, priority: int, after_id: int, number: int) -> int | None:
         end, floor = self._ends.get(queue_id, {}).get(priority, (0, 0))
         found = None
-        for row in map(
-            SliceRow._make,
-            self._reader.execute(NEXT_SLICES, (queue_id, priority, floor if end == after_id else 0, after_id)),
-        ):
-            found, number = row.last_id, number - row.number
-            if number <= 0:
-                break
+        place = (queue_id, priority, floor if end == after_id else 0, after_id)
+        with self._snapshot() as reader:
+            for row in map(SliceRow._make, self._database.rows(reader, NEXT_SLICES, place)):
+                found, number = row.last_id, number - row.number
+                if number <= 0:
+                    break
         return found
 
     def set_chunk_aside(self, chunk_id: int, queue_id: int, key_id: int) -> None:
@@ -402,25 +402,16 @@ class ChunkLog(LogPort):
         connection = self._database.connection
         for row in map(SliceRow._make, connection.execute(THIS_CHUNK, (queue_id, chunk_id)).fetchall()):
             header, content = connection.execute(READ_CHUNK, (chunk_id,)).fetchone()
-            keep_damaged_message(connection, row.first_id, queue_id, "", key_id, header + content)
+            self._rows.keep_damaged(connection, row.first_id, queue_id, "", key_id, header + content)
             connection.execute(DELETE_SLICE, (queue_id, row.priority, row.first_id, chunk_id))
             connection.execute(DELETE_SHARED_CHUNK if row.is_shared else DELETE_CHUNK, (chunk_id,))
 
-    def _execute(self, statement: str, parameters: tuple[object, ...] = ()) -> sqlite3.Cursor:
+    def _execute(self, statement: str, parameters: tuple[object, ...] = ()) -> Cursor:
         return self._database.connection.execute(statement, parameters)
 
-    @contextmanager
-    def _snapshot(self) -> Iterator[sqlite3.Connection]:
+    def _snapshot(self) -> AbstractContextManager[Connection]:
         """Let slices and chunks be read as of the same commit."""
-        reader = self._reader
-        if reader.in_transaction:  # a database in memory, which has one connection
-            yield reader
-            return
-        reader.execute("BEGIN")
-        try:
-            yield reader
-        finally:
-            reader.execute("ROLLBACK")
+        return self._database.snapshot(self._reader)
 
 
 def _segments(entries: Iterable[Alone | Shared]) -> Iterator[Sequence[Alone | Shared]]:

@@ -1,41 +1,12 @@
-"""Damaged messages in the file: what is not delivered is set aside, where an operator finds it."""
+"""Reports of damaged messages: what is not delivered is set aside, where an operator finds it."""
 
 from __future__ import annotations
 
 import logging
 
-from holtmq.store.records import ID_CLOCK_BITS, DeliveryState
 from holtmq.store.sql.database import Connection
 
 log = logging.getLogger(__name__)
-
-SET_ASIDE = f"""
-UPDATE deliveries SET state = {DeliveryState.DAMAGED:d}, due_at = NULL, locked_at = NULL,
-    settled_at = CAST((julianday('now') - 2440587.5) * 86400000 AS INTEGER)
-WHERE message_id = ? AND queue_id = ?
-"""
-
-KEEP_MESSAGE = """
-INSERT OR IGNORE INTO messages (id, exchange, key_id, priority, created_at, body) VALUES (?, ?, ?, 0, ?, ?)
-"""
-KEEP_DELIVERY = f"""
-INSERT OR IGNORE INTO deliveries (message_id, queue_id, state, priority, key_id, attempts)
-VALUES (?, ?, {DeliveryState.DAMAGED:d}, 0, ?, 0)
-"""
-
-
-def set_aside(connection: Connection, message_id: int, queue_id: int) -> None:
-    """Keep a damaged message from its consumers."""
-    connection.execute(SET_ASIDE, (message_id, queue_id))
-
-
-def keep_damaged_message(
-    connection: Connection, message_id: int, queue_id: int, exchange: str, key_id: int, body: bytes
-) -> None:
-    """Store a damaged message of the log as a row, where an operator finds it. Its content is kept as it was read."""
-    connection.execute(KEEP_MESSAGE, (message_id, exchange, key_id, message_id >> ID_CLOCK_BITS, body))
-    connection.execute(KEEP_DELIVERY, (message_id, queue_id, key_id))
-    set_aside(connection, message_id, queue_id)
 
 
 def name_of_queue(connection: Connection, queue_id: int) -> str:

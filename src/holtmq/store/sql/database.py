@@ -10,6 +10,8 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import AbstractContextManager
 from typing import Any, Protocol, TypeVar
 
+from holtmq.steps import Steps
+
 T = TypeVar("T")
 TOPOLOGY = 0
 """Queues have ids from 1 on."""
@@ -90,3 +92,56 @@ class SqlDatabase(Protocol):
         """Return unused space to the system."""
 
     def close(self) -> None: ...
+
+
+class JournalDatabase(SqlDatabase, Protocol):
+    """What a broker's journal requires besides. The broker has the database to itself."""
+
+    @property
+    def is_remote(self) -> bool:
+        """Whether to write takes as long as the network."""
+
+    def begin(self, wait_s: float) -> None:
+        """Start a transaction that ends by `commit` or `roll_back`, which may be called by another thread.
+
+        Another process that keeps this one from writing is waited for; StoreBusyError is raised if the wait is too long.
+        """
+
+    def commit(self) -> None:
+        """End the transaction when it is on disk. StoreUnknownError: that is not known, and `has_committed` will tell."""
+
+    def roll_back(self) -> None:
+        """End the transaction without its changes. Raise nothing: a connection that fails has lost them anyway."""
+
+    def undo(self) -> None:
+        """Tell the caches that a transaction has turned out not to be committed."""
+
+    def note_batch(self, number: int) -> None:
+        """Let `has_committed` find out whether this transaction was committed."""
+
+    def has_committed(self, number: int) -> bool:
+        """Return whether the batch with this number was committed."""
+
+    def reader(self) -> Any:
+        """Return a connection for reading beside a transaction. It sees committed data only."""
+
+    def snapshot(self, reader: Any) -> AbstractContextManager[Connection]:
+        """Return a context in which all statements of a reader see the same commit."""
+
+    def rows(self, reader: Any, statement: str, parameters: Sequence[Any]) -> Iterator[Any]:
+        """Return the rows of a statement, fetched as they are needed. Within a snapshot only."""
+
+    def translated(self, error: Exception) -> Exception | None:
+        """Return an error of the database in our words, or None if it is another one."""
+
+    def make_room(self) -> None:
+        """Prepare for a transaction that removes more than it adds, on a disk that is full."""
+
+    def check_file(self, *, at_once: bool = False) -> None:
+        """Raise an error if what is written now is lost, or not ours to write."""
+
+    def tidy(self) -> bool:
+        """Do a little of what keeps the database small. Return whether more is left."""
+
+    def vacuum_in_steps(self) -> Steps[None]:
+        """Give all free space back, in steps for the time between batches."""

@@ -15,18 +15,19 @@ import sqlite3
 import threading
 import time
 import weakref
-from collections.abc import Callable, Iterator
-from contextlib import AbstractContextManager, suppress
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import AbstractContextManager, contextmanager, suppress
 from functools import partial
 from importlib.resources import files
 from pathlib import Path
 from types import TracebackType
-from typing import TypeVar
+from typing import Any, TypeVar
 
 from holtmq.errors import NotAStoreError, StoreBusyError, StoreClosedError, StoreError, StoreVersionError
 from holtmq.steps import Steps
 from holtmq.store.records import Durability
 from holtmq.store.sql.shared_commit import SharedCommits
+from holtmq.store.sqlite.damaged_text import lenient_text
 from holtmq.store.sqlite.data_file import FileWatch, prepare, wal_path
 from holtmq.store.sqlite.ownership import FileClaim, system_locking
 from holtmq.store.sqlite.shared_sync import SharedSync, can_share_syncs
@@ -96,6 +97,7 @@ class SqliteDatabase:
         self._free_space = FreeSpace()
         self._changes_seen = 0
         self._transactions = 0
+        self._reader: sqlite3.Connection | None = None
         self._seen_version = 0
         """The version of the data when a waiter last looked."""
         self._looked_at = time.monotonic()
@@ -178,16 +180,54 @@ class SqliteDatabase:
             raise translated(error, self.path) from error
         self._depth += 1
 
-    def end(self) -> None:
+    is_remote = False
+
+    def commit(self) -> None:
+        """End the transaction of `begin`."""
+        self.connection.execute("COMMIT")
         self._depth -= 1
 
     def roll_back(self) -> None:
         self._depth -= 1
-        self._roll_back(self.connection)
+        with suppress(sqlite3.Error):  # SQLite has rolled back by itself, or will when the next transaction starts
+            self._roll_back(self.connection)
 
-    def another_connection(self) -> sqlite3.Connection:
+    def undo(self) -> None:
+        """Do nothing: a commit is never in doubt."""
+
+    def note_batch(self, number: int) -> None:
+        """Do nothing: a commit is never in doubt."""
+
+    def has_committed(self, number: int) -> bool:
+        raise AssertionError("a commit in a file is never in doubt")
+
+    def translated(self, error: Exception) -> Exception | None:
+        return translated(error, self.path) if isinstance(error, sqlite3.Error) else None
+
+    def reader(self) -> sqlite3.Connection:
         """Return a second connection for reading beside a transaction. It sees committed data only."""
-        return self._connect()
+        self._reader = self.connection if self.path == ":memory:" else self._connect()
+        self._reader.text_factory = lenient_text
+        return self._reader
+
+    @contextmanager
+    def snapshot(self, reader: sqlite3.Connection) -> Iterator[sqlite3.Connection]:
+        if reader.in_transaction:  # a database in memory, which has one connection
+            yield reader
+            return
+        reader.execute("BEGIN")
+        try:
+            yield reader
+        finally:
+            reader.execute("ROLLBACK")
+
+    def rows(self, reader: sqlite3.Connection, statement: str, parameters: Sequence[Any]) -> Iterator[Any]:
+        return reader.execute(statement, parameters)
+
+    def make_room(self) -> None:
+        """Copy the WAL into the file as far as possible, so that the next transaction starts at its beginning."""
+        with suppress(sqlite3.Error):
+            self.connection.execute("PRAGMA wal_checkpoint(PASSIVE)").fetchall()
 
     def together(self, work: Callable[[sqlite3.Connection], T], *, is_single: bool = False) -> T:
         """Run work as a transaction. If calls wait for the disk, those of several threads share one transaction.
@@ -340,6 +380,8 @@ class SqliteDatabase:
                 self._give_back(self._connection, time.monotonic() + LONGEST_TIDYING_S)
                 if self._sync is not None:
                     self._sync.close()
+                if self._reader is not None and self._reader is not self._connection:
+                    self._reader.close()
                 self._connection.close()
                 if self._claim is not None:
                     self._claim.release()

@@ -16,7 +16,7 @@ from holtmq.queueing.terms import Terms
 from holtmq.store.checksum import damage_of, json_checksum
 from holtmq.store.message_port import MANY_KEYS
 from holtmq.store.records import ID_CLOCK_BITS, DeliveryState, NewMessage, QueueHead, StoredMessage
-from holtmq.store.sql.damage import report, set_aside
+from holtmq.store.sql.damage import report
 from holtmq.store.sql.keys import Frontier, KeyPattern, RoutingKeys
 from holtmq.store.sqlite.damaged_text import reading_damaged_text
 from holtmq.store.sqlite.database import SqliteDatabase
@@ -355,7 +355,8 @@ class SqliteMessageStore:
             return stored
         if stored.state != DeliveryState.DAMAGED:
             with self._database.transaction() as connection:
-                set_aside(connection, stored.id, queue_id)
+                now_ms = int(self._database.clock() * 1000)
+                self.set_state(connection, queue_id, stored.id, DeliveryState.DAMAGED, settled_at=now_ms)
                 (queue,) = connection.execute("SELECT name FROM queues WHERE id = ?", (queue_id,)).fetchone()
             report(stored.id, queue, damage)
         return stored.as_damaged()

@@ -1,50 +1,43 @@
-"""What a broker reads from its file when it starts: the topology, the length of each queue, and the highest ids.
+"""What a broker reads from its store when it starts: the topology, the length of each queue, and the highest ids.
 
-No message is read, so the start does not depend on their number, unless the embedded library had the file before.
+No message is read, so the start does not depend on their number, unless the embedded library had the store before.
 """
 
 from __future__ import annotations
 
-import sqlite3
 from collections.abc import Sequence
-from importlib.resources import files
 
 from holtmq.steps import complete
 from holtmq.store.records import QueueState, Recovered
+from holtmq.store.row_port import RowPort
 from holtmq.store.sql.chunk_log import ChunkLog, Totals
+from holtmq.store.sql.database import Connection, SqlDatabase
 from holtmq.store.sql.declarations import SqlDeclarations
 from holtmq.store.sql.keys import RoutingKeys
-from holtmq.store.sqlite.database import SqliteDatabase, statements
-from holtmq.store.sqlite.log_transfer import pack_rows
-from holtmq.store.sqlite.message_store import SqliteMessageStore
+from holtmq.store.sql.log_transfer import pack_rows
 
-TIDY_UP = tuple(statements(files("holtmq.store.sqlite").joinpath("recovery.sql").read_text()))
-LAST_ID = "SELECT max((SELECT coalesce(max(id), 0) FROM messages), indexed_to) FROM state"
-NEXT_QUEUE_ID = "SELECT coalesce((SELECT seq FROM sqlite_sequence WHERE name = 'queues'), 0) + 1"
 UNUSED_KEYS = "DELETE FROM routing_keys WHERE id NOT IN (SELECT key_id FROM deliveries)"
 
 
-def recover(database: SqliteDatabase, keys: RoutingKeys, log: ChunkLog) -> Recovered:
+def recover(database: SqlDatabase, keys: RoutingKeys, log: ChunkLog, rows: RowPort) -> Recovered:
     with database.transaction() as connection:
         log.open()
-        has_rows = connection.execute("SELECT 1 FROM messages LIMIT 1").fetchone() is not None
+        has_rows = rows.has_any(connection)
         if has_rows:
-            SqliteMessageStore(database, keys).index_arrivals(connection)
-            for statement in TIDY_UP:
-                connection.execute(statement)
-        (last_row_id,) = connection.execute(LAST_ID).fetchone()
-    damaged = pack_rows(database, log) if has_rows else 0
+            rows.tidy_up(connection)
+        last_row_id = rows.last_id(connection)
+    damaged = pack_rows(database, log, rows) if has_rows else 0
     with database.transaction() as connection:
         connection.execute(UNUSED_KEYS)
         keys.forget()
         totals = _tidy_log(connection, log)
-        (next_queue_id,) = connection.execute(NEXT_QUEUE_ID).fetchone()
+        next_queue_id = rows.next_queue_id(connection)
         last_id = max([last_row_id, *(total.last_id for total in totals)])
         states = _queue_states(connection, totals)
         return Recovered(SqlDeclarations(database).load(), states, last_id, next_queue_id, damaged)
 
 
-def _tidy_log(connection: sqlite3.Connection, log: ChunkLog) -> Sequence[Totals]:
+def _tidy_log(connection: Connection, log: ChunkLog) -> Sequence[Totals]:
     """Remove what does not outlive the broker, and return what each queue has in the log."""
     connection.execute("DELETE FROM delivery_marks WHERE queue_id NOT IN (SELECT id FROM queues)")
     totals = log.totals()
@@ -57,7 +50,7 @@ def _tidy_log(connection: sqlite3.Connection, log: ChunkLog) -> Sequence[Totals]
     return [total for total in totals if total.queue_id in queues and not total.is_transient]
 
 
-def _queue_states(connection: sqlite3.Connection, totals: Sequence[Totals]) -> dict[tuple[str, str], QueueState]:
+def _queue_states(connection: Connection, totals: Sequence[Totals]) -> dict[tuple[str, str], QueueState]:
     counts: dict[int, dict[int, int]] = {}
     sizes: dict[int, int] = {}
     expiries: dict[int, int] = {}

@@ -1,4 +1,4 @@
-"""The broker's journal in a SQLite file: group commit without a timer.
+"""The broker's journal: group commit without a timer.
 
 There are three stages, and only the last one waits for the disk. Changes are collected (`add`, `remove`, …) while the
 previous batch is being committed; `write` puts them into one transaction, in small steps; `commit` ends it, usually in
@@ -10,68 +10,48 @@ collected since. Before that, `relieve` writes what makes room: removals that no
 
 from __future__ import annotations
 
-import sqlite3
 from collections.abc import Callable, Collection, Generator, Iterator, Mapping, Sequence
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from functools import partial
 
 from holtmq.accounts import Permission, TopicPermission, User
-from holtmq.errors import StoreBusyError, StoreDefectError, StoreError
+from holtmq.errors import StoreBusyError, StoreDefectError, StoreError, StoreFencedError, StoreLostError, StoreUnknownError
 from holtmq.steps import Steps, complete
 from holtmq.store.checksum import damage_of
 from holtmq.store.chunk import UNWRITTEN, Chunk, LoggedMessage, Reading
 from holtmq.store.journal_port import StorableMessage
 from holtmq.store.records import Recovered, StoredRow
+from holtmq.store.row_port import RowPort
 from holtmq.store.sql.account_store import SqlAccounts
 from holtmq.store.sql.chunk_log import ChunkLog
-from holtmq.store.sql.damage import keep_damaged_message, name_of_queue, report, report_chunk, set_aside
+from holtmq.store.sql.damage import name_of_queue, report, report_chunk
+from holtmq.store.sql.database import Connection, JournalDatabase
 from holtmq.store.sql.declarations import SqlDeclarations
 from holtmq.store.sql.journal_batch import Batch, Purge
 from holtmq.store.sql.keys import RoutingKeys
+from holtmq.store.sql.recovery import recover
 from holtmq.store.sql.stream_log import StreamLog
-from holtmq.store.sqlite.damaged_text import lenient_text
-from holtmq.store.sqlite.database import SqliteDatabase
-from holtmq.store.sqlite.message_store import FREE_MESSAGE
-from holtmq.store.sqlite.recovery import recover
-from holtmq.store.sqlite.sqlite_errors import translated
 from holtmq.store.stream_chunk import StreamChunk
 from holtmq.store.stream_port import StreamChange, StreamExtent
 from holtmq.topology import Binding, Exchange, Parameter, Policy, Queue, Removal
 
-DUE = """
-SELECT deliveries.queue_id, message_id, exchange, key, deliveries.priority, deliveries.expires_at, deliveries.attempts, headers,
-       properties, raw_properties, body, checksum
-FROM deliveries LEFT JOIN messages ON messages.id = message_id LEFT JOIN routing_keys ON routing_keys.id = messages.key_id
-WHERE state = 5 AND deliveries.due_at > ? AND deliveries.due_at <= ?
-"""
-REMOVED_ROWS = 50
-"""Number of rows of a deleted queue that are removed in one step. SQLite visits every page of a body."""
-FORGET_ROWS = tuple(
-    f"""
-    DELETE FROM deliveries WHERE queue_id = ?1 AND message_id IN (
-        SELECT message_id FROM deliveries WHERE queue_id = ?1 AND {condition} LIMIT {REMOVED_ROWS}
-    )
-    RETURNING message_id
-    """
-    for condition in ("state = 0", "due_at IS NOT NULL", "settled_at IS NOT NULL")  # each has its index
-)
 MARK = """
-INSERT INTO delivery_marks VALUES (?1, ?2, ?3)
-ON CONFLICT (queue_id, priority) DO UPDATE SET up_to = max(up_to, ?3)
+INSERT INTO delivery_marks VALUES (?, ?, ?)
+ON CONFLICT (queue_id, priority) DO UPDATE SET up_to = excluded.up_to WHERE excluded.up_to > delivery_marks.up_to
 """
 RELIEF_MESSAGES = 1000
 """Removals in one transaction of `relieve`: few enough to fit into the pages that the WAL has anyway."""
 
 
-class SqliteJournal:
-    def __init__(self, database: SqliteDatabase) -> None:
+class BatchJournal:
+    def __init__(self, database: JournalDatabase, rows: RowPort) -> None:
         self._database = database
+        self._rows = rows
         self._declarations = SqlDeclarations(database)
         self._accounts = SqlAccounts(database)
         self._keys = RoutingKeys(database)
-        self._reader = database.connection if database.path == ":memory:" else database.another_connection()
-        self._reader.text_factory = lenient_text
-        self._log = ChunkLog(database, self._reader)
+        self._reader = database.reader()
+        self._log = ChunkLog(database, self._reader, rows)
         self._streams = StreamLog(database, self._reader)
         self._collecting = Batch(1)
         self._writing: Batch | None = None
@@ -85,6 +65,8 @@ class SqliteJournal:
         self._next_queue_id = 1
         self._last_transient_id = 0
         self._damaged = 0
+        self.is_in_doubt = False
+        """Whether a commit has ended without an answer."""
         database.on_rollback += (self._keys.forget, self._log.rolled_back)
 
     @property
@@ -137,6 +119,11 @@ class SqliteJournal:
     def is_begun(self) -> bool:
         """Whether a transaction has been started and waits to be written."""
         return self._is_begun
+
+    @property
+    def is_remote(self) -> bool:
+        """Whether to write takes as long as the network, so that a thread should do it."""
+        return self._database.is_remote
 
     @property
     def is_writing(self) -> bool:
@@ -294,7 +281,8 @@ class SqliteJournal:
         assert self._is_begun
         assert self._writing is not None
         if self._is_written:
-            self._roll_back()
+            self._is_begun = False
+            self._database.roll_back()
             if not self.begin():
                 raise StoreBusyError(f"{self._database.path} is locked by another process")
         self._is_written = True
@@ -302,9 +290,18 @@ class SqliteJournal:
             yield from self._write(self._database.connection, self._writing)
 
     def commit(self) -> int:
-        """Commit the transaction, wait for the disk, and return the number of the batch."""
+        """Commit the transaction, wait for the disk, and return the number of the batch.
+
+        If the last attempt ended without an answer, find out first whether it was committed.
+        """
         assert self._writing is not None
-        self._commit()
+        if not self.is_in_doubt:
+            self._commit()
+        elif not self._database.has_committed(self._writing.number):
+            self.is_in_doubt = False
+            self._database.undo()
+            raise StoreLostError(f"{self._database.path}: the connection was lost before the batch was committed")
+        self.is_in_doubt = False
         self._log.committed()
         number, self._writing = self._writing.number, None
         return number
@@ -317,7 +314,7 @@ class SqliteJournal:
         batch = self._writing
         if batch is None or not batch.has_relief:
             return False
-        self._reuse_wal()
+        self._database.make_room()
         while batch.has_relief:
             if not self.begin(wait_s):
                 return False
@@ -335,16 +332,10 @@ class SqliteJournal:
             batch.relief_forgotten.clear()
         return True
 
-    def _reuse_wal(self) -> None:
-        """Copy the WAL into the file as far as possible, so that the next transaction starts at its beginning."""
-        with suppress(sqlite3.Error):
-            self._database.connection.execute("PRAGMA wal_checkpoint(PASSIVE)").fetchall()
-
     def _commit(self) -> None:
         assert self._is_begun
         with self._giving_up_on_error():
-            self._database.connection.execute("COMMIT")
-        self._database.end()
+            self._database.commit()
         self._is_begun = False
 
     @contextmanager
@@ -352,21 +343,20 @@ class SqliteJournal:
         """Roll back the transaction if the block raises, or if nobody wants its other steps. The batch is kept."""
         try:
             yield
+        except StoreUnknownError:
+            self._is_begun, self.is_in_doubt = False, True
+            raise
         except BaseException as error:
-            self._roll_back()
-            if isinstance(error, sqlite3.Error):
-                raise translated(error, self._database.path) from error
+            self._is_begun = False
+            self._database.roll_back()
             if isinstance(error, StoreError) or not isinstance(error, Exception):
                 raise
-            # A value that SQLite cannot store is a defect. The batch is kept all the same.
+            if (known := self._database.translated(error)) is not None:
+                raise known from error
+            # A value that the database cannot store is a defect. The batch is kept all the same.
             raise StoreDefectError(f"{self._database.path}: cannot write {error!r}") from error
 
-    def _roll_back(self) -> None:
-        self._is_begun = False
-        with suppress(sqlite3.Error):  # SQLite has rolled back by itself, or will when the next transaction starts
-            self._database.roll_back()
-
-    def _write(self, connection: sqlite3.Connection, batch: Batch) -> Steps[None]:
+    def _write(self, connection: Connection, batch: Batch) -> Steps[None]:
         for change in batch.changes:
             more = change()
             if isinstance(more, Generator):
@@ -389,8 +379,9 @@ class SqliteJournal:
         if batch.delivered:
             self._write_marks(connection, batch.delivered)
         yield from self._log.compact()
+        self._database.note_batch(batch.number)
 
-    def _write_purges(self, connection: sqlite3.Connection, purges: Sequence[Purge], forgotten: Sequence[int]) -> Steps[None]:
+    def _write_purges(self, connection: Connection, purges: Sequence[Purge], forgotten: Sequence[int]) -> Steps[None]:
         gone = set(forgotten)
         for queue_id, but in purges:
             if queue_id not in gone:
@@ -400,20 +391,20 @@ class SqliteJournal:
             yield from self._log.forget(queue_id)
             yield from self._streams.forget(queue_id)
             yield
-            for statement in FORGET_ROWS:
-                while removed := connection.execute(statement, (queue_id,)).fetchall():
-                    connection.executemany(FREE_MESSAGE, [(message_id, message_id) for (message_id,) in removed])
-                    yield
+            while self._rows.forget_some(connection, queue_id):
+                yield
 
-    def _write_marks(self, connection: sqlite3.Connection, marks: Mapping[tuple[int, int], int]) -> None:
+    def _write_marks(self, connection: Connection, marks: Mapping[tuple[int, int], int]) -> None:
         connection.executemany(MARK, [(*place, up_to) for place, up_to in marks.items()])
 
     @contextmanager
-    def _reading(self) -> Iterator[sqlite3.Connection]:
+    def _reading(self) -> Iterator[Connection]:
         try:
             yield self._reader
-        except sqlite3.Error as error:
-            raise translated(error, self._database.path) from error
+        except Exception as error:
+            if (known := self._database.translated(error)) is not None:
+                raise known from error
+            raise
 
     def read(self, queue_id: int, priority: int, after_id: int, limit: int, most_bytes: int) -> Reading:
         with self._reading():
@@ -449,20 +440,20 @@ class SqliteJournal:
         self._change(lambda: self._log.set_chunk_aside(chunk_id, queue_id, self._keys.intern("")))
 
     def _keep(self, message_id: int, queue_id: int, exchange: str, key: str, content: bytes) -> None:
-        keep_damaged_message(self._database.connection, message_id, queue_id, exchange, self._keys.intern(key), content)
+        key_id = self._keys.intern(key)
+        self._rows.keep_damaged(self._database.connection, message_id, queue_id, exchange, key_id, content)
 
     def id_ahead(self, queue_id: int, priority: int, after_id: int, number: int) -> int | None:
         with self._reading():
             return self._log.id_ahead(queue_id, priority, after_id, number)
 
     def next_due(self, after_ms: int) -> int | None:
-        query = "SELECT min(due_at) FROM deliveries WHERE state = 5 AND due_at > ?"
         with self._reading() as reader:
-            return reader.execute(query, (after_ms,)).fetchone()[0]  # type: ignore[no-any-return]
+            return self._rows.next_due(reader, after_ms)
 
     def due(self, after_ms: int, now_ms: int) -> Sequence[tuple[int, StoredRow]]:
         with self._reading() as reader:
-            rows = [(queue_id, StoredRow(*values)) for queue_id, *values in reader.execute(DUE, (after_ms, now_ms))]
+            rows = self._rows.due(reader, after_ms, now_ms)
         return [(queue_id, row) for queue_id, row in rows if self._is_intact(queue_id, row)]
 
     def _is_intact(self, queue_id: int, row: StoredRow) -> bool:
@@ -470,7 +461,7 @@ class SqliteJournal:
         if damage is not None:
             self._damaged += 1
             report(row.id, name_of_queue(self._reader, queue_id), damage)
-            self._change(lambda: set_aside(self._database.connection, row.id, queue_id))
+            self._change(lambda: self._rows.set_aside(self._database.connection, row.id, queue_id))
         return damage is None
 
     def take_in(self, message: StorableMessage, queue_id: int, expires_at: int | None) -> None:
@@ -481,13 +472,11 @@ class SqliteJournal:
         self._change(lambda: self._drop_row(message.id, queue_id))
 
     def _drop_row(self, message_id: int, queue_id: int) -> None:
-        connection = self._database.connection
-        connection.execute("DELETE FROM deliveries WHERE message_id = ? AND queue_id = ?", (message_id, queue_id))
-        connection.execute(FREE_MESSAGE, (message_id, message_id))
+        self._rows.drop(self._database.connection, message_id, queue_id)
 
     def recover(self) -> Recovered:
         """Return the state of the file, after tidying it up for a start of the broker."""
-        recovered = recover(self._database, self._keys, self._log)
+        recovered = recover(self._database, self._keys, self._log, self._rows)
         self._next_queue_id = recovered.next_queue_id
         self._damaged += recovered.damaged
         return recovered
@@ -515,6 +504,8 @@ class SqliteJournal:
         self._database.check_file()
         try:
             return self._database.tidy()
+        except (StoreFencedError, StoreLostError):
+            raise
         except StoreError:
             return False  # the file is locked or the disk is full: the next batch will tell, or there will be another time
 
@@ -523,6 +514,4 @@ class SqliteJournal:
         return self._database.vacuum_in_steps()
 
     def close(self) -> None:
-        if self._reader is not self._database.connection:
-            self._reader.close()
         self._database.close()

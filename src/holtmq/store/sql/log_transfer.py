@@ -1,35 +1,27 @@
-"""A file that changes hands: the broker keeps messages in chunks of its log, the embedded library each in a row of its own.
+"""A store that changes hands: the broker keeps messages in chunks of its log, the embedded library each in a row of its own.
 
-Whoever opens the file brings the messages into its own form first: `pack_rows` for the broker, `unpack_log` for the library.
+Whoever opens the store brings the messages into its own form first: `pack_rows` for the broker, `unpack_log` for the library.
 Each transaction moves some messages as a whole, so a crash in between loses nothing, and the next start continues.
 """
 
 from __future__ import annotations
 
 import logging
-import sqlite3
 import time
 from collections.abc import Iterator, Sequence
 from itertools import groupby
-from operator import itemgetter
 
 from holtmq.queueing.stored_properties import raw_properties_of
 from holtmq.steps import complete
 from holtmq.store.checksum import checksum, damage_of
 from holtmq.store.chunk import Chunk, DamagedChunkError, UnpackedChunk, Unwritten
 from holtmq.store.log_port import Place, Shared
-from holtmq.store.records import ID_CLOCK_BITS, StoredRow
+from holtmq.store.records import StoredRow
+from holtmq.store.row_port import RowPort, UnpackedDelivery, UnpackedMessage
 from holtmq.store.sql.chunk_log import COLUMNS, READ_CHUNK, SLICES_OF_CHUNK, ChunkLog, SliceRow
-from holtmq.store.sql.damage import (
-    keep_damaged_message,
-    name_of_queue,
-    report,
-    report_chunk,
-    set_aside,
-)
+from holtmq.store.sql.damage import name_of_queue, report, report_chunk
+from holtmq.store.sql.database import Connection, SqlDatabase
 from holtmq.store.sql.keys import RoutingKeys
-from holtmq.store.sqlite.damaged_text import reading_damaged_text
-from holtmq.store.sqlite.database import SqliteDatabase
 from holtmq.wire.content import body_of, make_content
 from holtmq.wire.content import raw_properties_of as raw_properties_in
 
@@ -38,30 +30,9 @@ log = logging.getLogger(__name__)
 ROWS_AT_ONCE, BYTES_AT_ONCE = 5000, 16 * 1024 * 1024
 """Messages that are packed in one transaction."""
 CHUNKS_AT_ONCE = 20
+LOG = -2
+"""Stands for the log in `serialize`."""
 PROGRESS_S = 2.0
-
-NEXT_READY = """
-SELECT message_id, length(body) FROM deliveries LEFT JOIN messages ON messages.id = message_id
-WHERE state = 0 AND message_id > ? ORDER BY message_id
-"""
-READY = """
-SELECT deliveries.queue_id, message_id, exchange, key, deliveries.priority, deliveries.expires_at, deliveries.attempts, headers,
-       properties, raw_properties, body, checksum
-FROM deliveries LEFT JOIN messages ON messages.id = message_id LEFT JOIN routing_keys ON routing_keys.id = messages.key_id
-WHERE state = 0 AND message_id > ? AND message_id <= ? ORDER BY message_id
-"""
-PACKED = "DELETE FROM deliveries WHERE state = 0 AND message_id > ? AND message_id <= ?"
-FREE = """
-DELETE FROM messages WHERE id > ? AND id <= ? AND NOT EXISTS (SELECT 1 FROM deliveries WHERE message_id = messages.id)
-"""
-UNPACK_MESSAGE = """
-INSERT OR IGNORE INTO messages (id, exchange, key_id, priority, created_at, raw_properties, body, checksum)
-VALUES (?, ?, ?, 0, ?, ?, ?, ?)
-"""
-UNPACK_DELIVERY = """
-INSERT OR IGNORE INTO deliveries (message_id, queue_id, state, priority, key_id, attempts, expires_at)
-VALUES (?, ?, 0, ?, ?, ?, ?)
-"""
 
 
 class _Origin:
@@ -93,16 +64,16 @@ class _Message:
         self.stored: Chunk | Unwritten | None = None
 
 
-def pack_rows(database: SqliteDatabase, chunks: ChunkLog) -> int:
+def pack_rows(database: SqlDatabase, chunks: ChunkLog, rows: RowPort) -> int:
     """Move ready messages from their rows into the log. Return the number of damaged ones, which stay where they are."""
     progress = _Progress(database.path, "moved into the broker's log")
     after_id = damaged = 0
     while True:
-        with database.transaction() as connection, reading_damaged_text(connection):
-            up_to = _next_batch(connection, after_id)
+        with database.transaction() as connection:
+            up_to = rows.next_batch(connection, after_id, ROWS_AT_ONCE, BYTES_AT_ONCE)
             if up_to is None:
                 break
-            packed, set_aside_now = _pack_some(connection, chunks, after_id, up_to)
+            packed, set_aside_now = _pack_some(connection, chunks, rows, after_id, up_to)
         chunks.committed()
         progress.add(packed)
         damaged += set_aside_now
@@ -111,31 +82,21 @@ def pack_rows(database: SqliteDatabase, chunks: ChunkLog) -> int:
     return damaged
 
 
-def _next_batch(connection: sqlite3.Connection, after_id: int) -> int | None:
-    last, size = None, 0
-    for number, (message_id, length) in enumerate(connection.execute(NEXT_READY, (after_id,))):
-        if message_id != last and (number >= ROWS_AT_ONCE or size >= BYTES_AT_ONCE):
-            break
-        last, size = message_id, size + (length or 0)
-    return last
-
-
-def _pack_some(connection: sqlite3.Connection, chunks: ChunkLog, after_id: int, up_to: int) -> tuple[int, int]:
+def _pack_some(connection: Connection, chunks: ChunkLog, rows: RowPort, after_id: int, up_to: int) -> tuple[int, int]:
     """Pack messages between two ids. Return how many there were, and how many are damaged."""
     damaged = 0
     origins: dict[tuple[str, str], _Origin] = {}
     entries: dict[int, Shared] = {}
     attempts: list[tuple[_Message, int, int]] = []
-    rows = connection.execute(READY, (after_id, up_to)).fetchall()
-    for _, group in groupby(rows, itemgetter(1)):
-        copies = [(queue_id, StoredRow(*values)) for queue_id, *values in group]
+    for _, group in groupby(rows.ready(connection, after_id, up_to), lambda entry: entry[1].id):
+        copies = list(group)
         row = copies[0][1]
         damage = damage_of(row)
         if damage is not None:
             damaged += 1
             for queue_id, _row in copies:
                 report(row.id, name_of_queue(connection, queue_id), damage)
-                set_aside(connection, row.id, queue_id)
+                rows.set_aside(connection, row.id, queue_id)
             continue
         origin = origins.setdefault((row.exchange, row.routing_key), _Origin(row.exchange, row.routing_key))
         message = _Message(row, origin)
@@ -146,12 +107,11 @@ def _pack_some(connection: sqlite3.Connection, chunks: ChunkLog, after_id: int, 
     for message, queue_id, count in attempts:
         assert isinstance(message.stored, Chunk)
         chunks.returned(message.stored, queue_id, {message.id: count})
-    connection.execute(PACKED, (after_id, up_to))
-    connection.execute(FREE, (after_id, up_to))
+    rows.drop_ready(connection, after_id, up_to)
     return len(entries), damaged
 
 
-def unpack_log(database: SqliteDatabase, keys: RoutingKeys) -> None:
+def unpack_log(database: SqlDatabase, keys: RoutingKeys, rows: RowPort) -> None:
     """Move all messages from the broker's log into rows of their own."""
     with database.lock() as connection:
         if connection.execute("SELECT 1 FROM log_chunks LIMIT 1").fetchone() is None:
@@ -159,25 +119,26 @@ def unpack_log(database: SqliteDatabase, keys: RoutingKeys) -> None:
     progress = _Progress(database.path, "taken from the broker's log")
     while True:
         with database.transaction() as connection:
+            database.serialize(LOG)
             keys.forget()  # another process may have removed some since the last transaction
-            number = _unpack_some(connection, keys)
+            number = _unpack_some(connection, keys, rows)
             if number is None:
                 connection.execute("DELETE FROM log_chunks")
-                connection.execute("UPDATE state SET order_version = order_version + 1")
+                rows.unpacked(connection)
                 break
         progress.add(number)
     progress.end()
 
 
-def _unpack_some(connection: sqlite3.Connection, keys: RoutingKeys) -> int | None:
+def _unpack_some(connection: Connection, keys: RoutingKeys, rows: RowPort) -> int | None:
     """Unpack some chunks and return the number of their messages, or None if there are no more."""
     connection.execute("DELETE FROM log_slices WHERE is_transient = 1 OR queue_id NOT IN (SELECT id FROM queues)")
-    number, rows = 0, _slices(connection, f"{COLUMNS} LIMIT {CHUNKS_AT_ONCE}")
-    if not rows:
+    number, found = 0, _slices(connection, f"{COLUMNS} LIMIT {CHUNKS_AT_ONCE}")
+    if not found:
         return None
-    for chunk_id, first in {row.chunk_id: row for row in reversed(rows)}.items():
+    for chunk_id, first in {row.chunk_id: row for row in reversed(found)}.items():
         slices = _slices(connection, SLICES_OF_CHUNK, chunk_id) if first.is_shared else [first]
-        number += _unpack(connection, keys, chunk_id, slices)
+        number += _unpack(connection, keys, rows, chunk_id, slices)
         for row in slices:
             place = (row.queue_id, row.priority, row.first_id, chunk_id)
             connection.execute(
@@ -187,21 +148,21 @@ def _unpack_some(connection: sqlite3.Connection, keys: RoutingKeys) -> int | Non
     return number
 
 
-def _slices(connection: sqlite3.Connection, query: str, *parameters: int) -> list[SliceRow]:
+def _slices(connection: Connection, query: str, *parameters: int) -> list[SliceRow]:
     return [SliceRow(*row) for row in connection.execute(query, parameters)]
 
 
-def _unpack(connection: sqlite3.Connection, keys: RoutingKeys, chunk_id: int, slices: Sequence[SliceRow]) -> int:
+def _unpack(connection: Connection, keys: RoutingKeys, rows: RowPort, chunk_id: int, slices: Sequence[SliceRow]) -> int:
     header, content = connection.execute(READ_CHUNK, (chunk_id,)).fetchone()
     try:
         unpacked = UnpackedChunk(header, content)
     except DamagedChunkError as error:
         for row in slices:
             report_chunk(row.number, name_of_queue(connection, row.queue_id), str(error))
-            keep_damaged_message(connection, row.first_id, row.queue_id, "", keys.intern(""), header + content)
+            rows.keep_damaged(connection, row.first_id, row.queue_id, "", keys.intern(""), header + content)
         return 0
-    messages: dict[int, tuple[object, ...]] = {}
-    deliveries: list[tuple[object, ...]] = []
+    messages: dict[int, UnpackedMessage] = {}
+    deliveries: list[UnpackedDelivery] = []
     contents, origins = unpacked.contents, unpacked.origins()
     for row in slices:
         for place, expires_at, attempts in _left(row, unpacked):
@@ -210,17 +171,14 @@ def _unpack(connection: sqlite3.Connection, keys: RoutingKeys, chunk_id: int, sl
             damage = None if unpacked.is_intact else unpacked.damage(place)
             if damage is not None:
                 report(message_id, name_of_queue(connection, row.queue_id), damage)
-                keep_damaged_message(connection, message_id, row.queue_id, exchange, key_id, message_content)
+                rows.keep_damaged(connection, message_id, row.queue_id, exchange, key_id, message_content)
                 continue
             if message_id not in messages:
                 raw, body = raw_properties_in(message_content), body_of(message_content)
-                created_at = message_id >> ID_CLOCK_BITS
-                messages[message_id] = (
-                    message_id, exchange, key_id, created_at, raw, body, checksum(exchange, key, raw, body)
-                )  # fmt: skip
-            deliveries.append((message_id, row.queue_id, row.priority, key_id, attempts, expires_at))
-    connection.executemany(UNPACK_MESSAGE, messages.values())
-    connection.executemany(UNPACK_DELIVERY, deliveries)
+                number = checksum(exchange, key, raw, body)
+                messages[message_id] = UnpackedMessage(message_id, exchange, key, key_id, raw, body, number)
+            deliveries.append(UnpackedDelivery(message_id, row.queue_id, row.priority, attempts, expires_at))
+    rows.unpack(connection, messages.values(), deliveries)
     return len(messages)
 
 

@@ -1,0 +1,69 @@
+"""Who owns a schema, as a standby sees it: it waits until the owner is gone, and ends the session of one that is silent.
+
+The owner holds an advisory lock through the very connection that writes, so that whoever loses the lock can no longer write.
+The server releases it when the connection ends. A process that is stopped, or a machine that is cut off, may keep its
+connection open for long. Its silence tells: a live owner is heard of every second.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import psycopg
+
+from holtmq.database_url import DatabaseUrl
+from holtmq.store.postgres.database import OWNER, connect
+from holtmq.store.postgres.postgres_errors import is_lost, translated
+
+SILENCE_S = 10.0
+"""Time after which an owner that was not heard of loses its session. It is longer than `LEASE_S` of the owner."""
+TIMEOUT_S = 5.0
+HOLDERS = """
+SELECT pid, mode FROM pg_locks
+WHERE locktype = 'advisory' AND granted AND database = (SELECT oid FROM pg_database WHERE datname = current_database())
+    AND objsubid = 1 AND classid::bigint = $1 AND objid::bigint = $2
+"""
+STATE = "SELECT owner, coalesce(seen_at < clock_timestamp() - make_interval(secs => $1), false) FROM state"
+
+
+class OwnershipWatch:
+    """Looks at the owner of a schema through a connection of its own."""
+
+    def __init__(self, url: str) -> None:
+        self._url = DatabaseUrl.parse(url)
+        self._connection: psycopg.Connection[Any] | None = None
+
+    def look(self) -> str | None:
+        """Return who owns the schema, in words, or None if nobody does. Raise StoreError if the database cannot tell."""
+        try:
+            if self._connection is None:
+                self._connection = connect(self._url, TIMEOUT_S)
+            return self._look(self._connection)
+        except psycopg.errors.UndefinedTable:
+            return None  # nobody has used the schema yet
+        except psycopg.Error as error:
+            if is_lost(error):
+                self.close()
+            raise translated(error, self._url.shown) from error
+
+    def _look(self, connection: psycopg.Connection[Any]) -> str | None:
+        holders = connection.execute(HOLDERS, lock_parts(self._url)).fetchall()
+        if not holders:
+            return None
+        (pid, mode), *_ = holders
+        if mode == "ShareLock":
+            return "processes that use holtmq.open"
+        owner, is_silent = connection.execute(STATE, (SILENCE_S,)).fetchone() or ("a broker", False)
+        if is_silent:
+            connection.execute("SELECT pg_terminate_backend($1::integer)", (pid,))
+        return str(owner)
+
+    def close(self) -> None:
+        connection, self._connection = self._connection, None
+        if connection is not None:
+            connection.close()
+
+
+def lock_parts(url: DatabaseUrl) -> tuple[int, int]:
+    """Return the number of the owner's lock as pg_locks shows it, in two halves."""
+    return divmod(url.lock_id(OWNER) & (1 << 64) - 1, 1 << 32)
