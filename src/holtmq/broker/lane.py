@@ -33,6 +33,7 @@ class Lane:
         "cursor",
         "delivered",
         "is_marking",
+        "is_reading",
         "marked",
         "paged",
         "paged_batch",
@@ -77,6 +78,8 @@ class Lane:
         """Messages taken for delivery since a mark was last wanted."""
         self.reserved = 0
         """Messages by which the mark was ahead of the consumers when it was wanted."""
+        self.is_reading = False
+        """Whether the next paged messages are being read."""
         self.is_marking = False
         """Whether a mark is to be set when the current batch ends."""
 

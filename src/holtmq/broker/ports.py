@@ -13,7 +13,7 @@ from holtmq.broker.queued_message import Origin, QueuedMessage
 from holtmq.errors import StoreError
 from holtmq.queueing.dead_letter import DeathReason
 from holtmq.steps import Steps
-from holtmq.store.chunk import LoggedMessage
+from holtmq.store.chunk import LoggedMessage, Page, PageRequest
 from holtmq.store.journal_port import JournalPort
 from holtmq.store.records import StoredRow
 
@@ -110,6 +110,9 @@ class QueueHost(Protocol):
 
     def starve(self, queue: ServedQueue) -> None:
         """Wake the queue when the journal has committed more messages."""
+
+    def read_page(self, request: PageRequest, then: Callable[[Page | StoreError], None]) -> None:
+        """Read a page of a backlog, and call `then` with it, or with the error that prevents it. That may be later."""
 
     def read_failed(self, queue: ServedQueue, error: StoreError, *, is_new: bool) -> None:
         """Report that messages of the queue cannot be read from the file."""

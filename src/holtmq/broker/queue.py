@@ -25,7 +25,7 @@ from holtmq.queueing.overflow import is_full, is_too_long
 from holtmq.queueing.rules import QueueRules
 from holtmq.queueing.terms import PLAIN_TERMS, Terms, is_expired, parse_expiration, terms_of
 from holtmq.routing.route import Entry
-from holtmq.store.chunk import Chunk, LoggedMessage, Reading
+from holtmq.store.chunk import Chunk, LoggedMessage, Page, Reading
 from holtmq.store.records import QueueState, StoredRow
 from holtmq.topology import Queue
 from holtmq.wire.content import LIGHT_BYTES
@@ -299,6 +299,8 @@ class MessageQueue:
                     self._deliver(consumer, mine)
             self._turn += len(messages)
         self._settle_pace()
+        if handed and self._has_paged:
+            self._read_ahead()
         if self.consumers and self._host.memory.is_short and self.message_count:
             self._host.starve(self)  # consumers that may have to acknowledge something first
         if self._limits_length:
@@ -342,7 +344,11 @@ class MessageQueue:
     def _take_from(self, lane: Lane, limit: int, taken: list[QueuedMessage], *, is_delivery: bool) -> bool:
         """Take messages from one lane. Return whether it stops before the limit although the lane has more in memory."""
         checks, room = DROPPED_AT_ONCE, CHUNK_BYTES - sum([message.size for message in taken])
-        while len(taken) < limit and room > 0 and (lane.returned or lane.ready or (not taken and self._fill(lane))):
+        while (
+            len(taken) < limit
+            and room > 0
+            and (lane.returned or lane.ready or (not taken and self._fill(lane, at_once=not is_delivery)))
+        ):
             free = limit - len(taken)
             if is_delivery and self._newest_stored > lane.marked:
                 free = lane.free_to_leave(free, self._host.on_disk_id, self._host.sealed_id)
@@ -648,7 +654,7 @@ class MessageQueue:
     def _drop_expired(self) -> None:
         now, checks = self._host.now_ms, DROPPED_AT_ONCE
         for lane in self._lanes:
-            while lane.first() is not None or self._fill(lane):
+            while lane.first() is not None or self._fill(lane, at_once=True):
                 first = lane.first()
                 assert first is not None
                 if not is_expired(self._terms.get(first.id, PLAIN_TERMS).expires_at, now):
@@ -681,30 +687,73 @@ class MessageQueue:
             return CHUNK_MESSAGES
         return max(1, min(CHUNK_MESSAGES, CHUNK_BYTES * waiting // (self._memory + 1)))
 
-    def _fill(self, lane: Lane) -> bool:
-        """Read the next messages of a lane from the file. Return False if none is available, or none is on disk yet."""
-        memory = self._host.memory
+    def _fill(self, lane: Lane, *, at_once: bool) -> bool:
+        """Read the next messages of a lane from the store. Return False if none is available, or none is on disk yet.
+
+        Unless they are wanted at once, they may come later, and the queue is woken then.
+        """
         while lane.paged:
-            if memory.is_exhausted:
-                self._host.starve(self)
+            if not self._can_read(lane):
                 return False
-            if not self._host.is_committed(lane.paged_batch):
-                self._host.starve(self)
-                return False
-            room = SHORT_CHUNK_BYTES if memory.is_alarmed else CHUNK_BYTES
+            if not at_once:
+                if not lane.is_reading:
+                    self._read_page(lane)
+                return bool(lane.ready)
             try:
-                reading = self._journal.read(self.id, lane.priority, lane.cursor, CHUNK_MESSAGES, room)
+                reading = self._journal.read(*self._next_page(lane))
             except StoreError as error:
                 self._read_later(error)
                 return False
-            self._cannot_read = False
-            if reading.end_id == lane.cursor:
-                self._host.starve(self)
+            if not self._attach(lane, reading):
                 return False
-            self._recall_all(lane, reading)
             if lane.ready:
                 return True
         return False
+
+    def _can_read(self, lane: Lane) -> bool:
+        """Return whether the next messages can be read, or wait for memory, or for the disk."""
+        if self._host.memory.is_exhausted or not self._host.is_committed(lane.paged_batch):
+            self._host.starve(self)
+            return False
+        return True
+
+    def _next_page(self, lane: Lane) -> tuple[int, int, int, int, int]:
+        """Return what to read next."""
+        room = SHORT_CHUNK_BYTES if self._host.memory.is_alarmed else CHUNK_BYTES
+        return self.id, lane.priority, lane.cursor, CHUNK_MESSAGES, room
+
+    def _read_page(self, lane: Lane) -> None:
+        """Ask for the next page. Its messages join those in memory."""
+        lane.is_reading = True
+        self._host.read_page(self._journal.request_page(*self._next_page(lane)), partial(self._page_read, lane))
+
+    def _page_read(self, lane: Lane, answer: Page | StoreError) -> None:
+        lane.is_reading = False
+        if isinstance(answer, StoreError):
+            self._read_later(answer)
+        elif self.is_deleted or not lane.paged or answer.request.after_id != lane.cursor:
+            self._host.wake(self)  # the queue was purged, or has read the page meanwhile
+        elif self._attach(lane, self._journal.attach(answer)):
+            if self._terms and self._timer is None:
+                self._watch_front()
+            self._host.wake(self)
+
+    def _read_ahead(self) -> None:
+        """Ask for the next page before the consumers have received all that is in memory."""
+        lane = self._lane
+        if self._cannot_read or lane.is_reading or len(lane.ready) >= CHUNK_MESSAGES:
+            return
+        if lane.paged and self._can_read(lane):
+            self._read_page(lane)
+
+    def _attach(self, lane: Lane, reading: Reading) -> bool:
+        """Add messages to those in memory. Return False if there are none, because they are not on disk yet."""
+        self._cannot_read = False
+        if reading.end_id == lane.cursor:
+            self._host.starve(self)
+            return False
+        self._recall_all(lane, reading)
+        return True
 
     def _recall_all(self, lane: Lane, reading: Reading) -> None:
         """Add messages from the file to those in memory."""

@@ -26,7 +26,7 @@ from holtmq.queueing.rules import QueueRules
 from holtmq.queueing.stream_rules import StreamRules, rules_of
 from holtmq.routing import Route, Router
 from holtmq.steps import Steps, complete, one_by_one
-from holtmq.store.chunk import LoggedMessage
+from holtmq.store.chunk import LoggedMessage, Page, PageRequest
 from holtmq.store.records import StoredRow
 from holtmq.topology import Binding, DestinationType, Exchange, Policy, Queue, Removal, Topology
 from holtmq.wire.content import Properties, make_content
@@ -300,6 +300,9 @@ class VirtualHost:
 
     def schedule(self, queue: ServedQueue, at_ms: int) -> None:
         self.broker.schedule(queue, at_ms)
+
+    def read_page(self, request: PageRequest, then: Callable[[Page | StoreError], None]) -> None:
+        self.broker.reads.ask(request, then)
 
     def read_failed(self, queue: ServedQueue, error: StoreError, *, is_new: bool) -> None:
         self.broker.read_failed(f"messages of queue {queue.name!r} in vhost {self.name!r}", error, is_new=is_new)

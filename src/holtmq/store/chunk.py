@@ -139,6 +139,39 @@ class Reading:
     """Chunks that cannot be unpacked: id, queue, number of messages, and what is wrong."""
 
 
+class PageRequest(NamedTuple):
+    """Asks for the next messages of a queue after an id: those of one chunk at least, and more up to the limits."""
+
+    queue_id: int
+    priority: int
+    floor_id: int
+    """No chunk that begins before this id has messages that are wanted."""
+    after_id: int
+    limit: int
+    most_bytes: int
+
+
+class PagePart(NamedTuple):
+    """A chunk that was read, as far as a queue has it."""
+
+    queue_id: int
+    chunk_id: int
+    first_id: int
+    last_id: int
+    number: int
+    slice: Slice
+    is_shared: bool
+    is_transient: bool
+    content: UnpackedChunk | DamagedChunkError
+
+
+class Page(NamedTuple):
+    """What was read for a request, before the broker knows of it. Each group of chunks covers ids of its own."""
+
+    request: PageRequest
+    groups: list[list[PagePart]]
+
+
 def mask_of(places: Sequence[int]) -> int:
     """Return a number with these bits set. Acknowledgements mostly form long runs."""
     if not places:

@@ -11,7 +11,7 @@ from contextlib import AbstractContextManager
 from typing import Protocol
 
 from holtmq.accounts import Permission, TopicPermission, User
-from holtmq.store.chunk import Chunk, LoggedMessage, Reading, Unwritten
+from holtmq.store.chunk import Chunk, LoggedMessage, Page, PageRequest, Reading, Unwritten
 from holtmq.store.records import StoredRow
 from holtmq.store.stream_chunk import StreamChunk
 from holtmq.store.stream_port import StreamChange, StreamExtent
@@ -86,6 +86,15 @@ class JournalPort(Protocol):
 
     def read(self, queue_id: int, priority: int, after_id: int, limit: int, most_bytes: int) -> Reading:
         """Return the next messages of a queue that are on disk, in order, up to the limits or a little more."""
+
+    def request_page(self, queue_id: int, priority: int, after_id: int, limit: int, most_bytes: int) -> PageRequest:
+        """Return a request for the next messages of a queue that are on disk, up to the limits or a little more."""
+
+    def fetch(self, request: PageRequest) -> Page:
+        """Read a page, which `attach` then takes."""
+
+    def attach(self, page: Page) -> Reading:
+        """Return the messages of a page, in order. Since the request, the queue must not have been purged."""
 
     def read_one(self, message: StorableMessage) -> tuple[bytes, str | None]:
         """Return the content of a message that is on disk, and what is wrong with it if it is damaged."""

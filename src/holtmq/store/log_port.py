@@ -9,7 +9,7 @@ from collections.abc import Collection, Iterable, Mapping
 from typing import Protocol, TypeAlias
 
 from holtmq.steps import Steps
-from holtmq.store.chunk import Chunk, Reading
+from holtmq.store.chunk import Chunk, Page, PageRequest, Reading
 from holtmq.store.journal_port import StorableMessage
 
 Place: TypeAlias = tuple[int, int | None]
@@ -52,6 +52,12 @@ class LogPort(Protocol):
 
     def read(self, queue_id: int, priority: int, after_id: int, limit: int, most_bytes: int) -> Reading:
         """Return the next messages of a queue after an id: those of one chunk at least, and more up to the limits."""
+
+    def request(self, queue_id: int, priority: int, after_id: int, limit: int, most_bytes: int) -> PageRequest:
+        """Return a request for the next messages of a queue after an id."""
+
+    def attach(self, page: Page) -> Reading:
+        """Return the messages of a page that was read."""
 
     def read_one(self, chunk: Chunk, message_id: int) -> tuple[bytes, str | None]:
         """Return the content of a message, and what is wrong with it, if anything."""

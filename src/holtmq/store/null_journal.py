@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from contextlib import AbstractContextManager, nullcontext
 
-from holtmq.store.chunk import Reading
+from holtmq.store.chunk import Page, PageRequest, Reading
 from holtmq.store.journal_port import JournalPort, StorableMessage
 from holtmq.store.records import StoredRow
 from holtmq.store.stream_port import StreamChange, StreamExtent
@@ -48,6 +48,15 @@ class NullJournal(JournalPort):
 
     def read(self, queue_id: int, priority: int, after_id: int, limit: int, most_bytes: int) -> Reading:
         return Reading([], after_id, after_id)
+
+    def request_page(self, queue_id: int, priority: int, after_id: int, limit: int, most_bytes: int) -> PageRequest:
+        return PageRequest(queue_id, priority, 0, after_id, limit, most_bytes)
+
+    def fetch(self, request: PageRequest) -> Page:
+        return Page(request, [])
+
+    def attach(self, page: Page) -> Reading:
+        return Reading([], page.request.after_id, page.request.after_id)
 
     def read_one(self, message: StorableMessage) -> tuple[bytes, str | None]:
         raise NotImplementedError("this journal stores nothing that could be read")

@@ -18,7 +18,7 @@ from holtmq.accounts import Permission, TopicPermission, User
 from holtmq.errors import StoreBusyError, StoreDefectError, StoreError, StoreFencedError, StoreLostError, StoreUnknownError
 from holtmq.steps import Steps, complete
 from holtmq.store.checksum import damage_of
-from holtmq.store.chunk import UNWRITTEN, Chunk, LoggedMessage, Reading
+from holtmq.store.chunk import UNWRITTEN, Chunk, LoggedMessage, Page, PageRequest, Reading
 from holtmq.store.journal_port import StorableMessage
 from holtmq.store.records import Recovered, StoredRow
 from holtmq.store.row_port import RowPort
@@ -51,6 +51,7 @@ class BatchJournal:
         self._accounts = SqlAccounts(database)
         self._keys = RoutingKeys(database)
         self._reader = database.reader()
+        self._page_reader = database.reader()
         self._log = ChunkLog(database, self._reader, rows)
         self._streams = StreamLog(database, self._reader)
         self._collecting = Batch(1)
@@ -409,6 +410,38 @@ class BatchJournal:
     def read(self, queue_id: int, priority: int, after_id: int, limit: int, most_bytes: int) -> Reading:
         with self._reading():
             return self._log.read(queue_id, priority, after_id, limit, most_bytes)
+
+    def request_page(self, queue_id: int, priority: int, after_id: int, limit: int, most_bytes: int) -> PageRequest:
+        return self._log.request(queue_id, priority, after_id, limit, most_bytes)
+
+    def fetch(self, request: PageRequest) -> Page:
+        with self._reading() as reader:
+            return self._log.fetch(reader, request)
+
+    def attach(self, page: Page) -> Reading:
+        return self._log.attach(page)
+
+    @property
+    def reads_beside(self) -> bool:
+        """Whether another thread can read pages. A database in memory has one connection."""
+        return self._page_reader is not self._reader
+
+    def hold(self) -> None:
+        """Prepare for a page that another thread reads."""
+        self._log.hold()
+
+    def fetch_beside(self, request: PageRequest) -> Page:
+        """Read a page in another thread. One at a time may do so, between `hold` and `release`."""
+        try:
+            return self._log.fetch(self._page_reader, request)
+        except Exception as error:
+            if (known := self._database.translated(error)) is not None:
+                raise known from error
+            raise
+
+    def release(self) -> None:
+        """Note that a page was attached, or is not wanted."""
+        self._log.release()
 
     def read_one(self, message: StorableMessage) -> tuple[bytes, str | None]:
         assert isinstance(message.stored, Chunk)

@@ -15,6 +15,7 @@ import json
 import time
 from array import array
 from bisect import bisect_right
+from collections import deque
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager
 from itertools import accumulate, chain, islice
@@ -28,6 +29,9 @@ from holtmq.store.chunk import (
     Chunk,
     DamagedChunkError,
     Ids,
+    Page,
+    PagePart,
+    PageRequest,
     Reading,
     Slice,
     UnpackedChunk,
@@ -145,6 +149,13 @@ class ChunkLog(LogPort):
         self._undo_compaction: list[tuple[Chunk, Ids, Sequence[int], list[tuple[Slice, Sequence[int] | None]]]] = []
         self._written: list[Sequence[StorableMessage]] = []
         """The messages that were added in the transaction."""
+        self._changed: list[Chunk] = []
+        """Chunks that were changed in the transaction."""
+        self._commits = 0
+        self._readings: deque[int] = deque()
+        """The number of commits before each of the pages that are being read, the first one first."""
+        self._held: deque[tuple[int, Sequence[Chunk]]] = deque()
+        """Chunks that were changed while a page was read, by the number of the commit."""
         self._sparse: dict[Chunk, float] = {}
         """Chunks of which little is left, with the time since when."""
         self._unpacked: tuple[int, UnpackedChunk] | None = None
@@ -231,6 +242,7 @@ class ChunkLog(LogPort):
             yield
 
     def _write_slice(self, chunk: Chunk, queue_id: int, piece: Slice) -> None:
+        self._changed.append(chunk)
         if piece.number == 0:
             self._sparse.pop(chunk, None)
             self._execute(DELETE_SLICE, (queue_id, piece.priority, piece.first_id, chunk.id))
@@ -319,6 +331,10 @@ class ChunkLog(LogPort):
         self._sparse.pop(chunk, None)
 
     def committed(self) -> None:
+        self._commits += 1
+        changed, self._changed = self._changed, []
+        if self._readings:
+            self._held.append((self._commits, changed))
         self._undo.clear()
         self._undo_compaction.clear()
         self._written.clear()
@@ -335,47 +351,63 @@ class ChunkLog(LogPort):
         self.committed()
 
     def read(self, queue_id: int, priority: int, after_id: int, limit: int, most_bytes: int) -> Reading:
+        return self.attach(self.fetch(self._reader, self.request(queue_id, priority, after_id, limit, most_bytes)))
+
+    def request(self, queue_id: int, priority: int, after_id: int, limit: int, most_bytes: int) -> PageRequest:
         end, floor = self._ends.get(queue_id, {}).get(priority, (0, 0))
-        place = (queue_id, priority, floor if end == after_id else 0, after_id)
-        reading = Reading([], after_id, after_id)
-        with self._snapshot() as reader:
+        return PageRequest(queue_id, priority, floor if end == after_id else 0, after_id, limit, most_bytes)
+
+    def fetch(self, reader: Connection, request: PageRequest) -> Page:
+        """Read the chunks of a page. Another thread may do so, with a reader of its own, between `hold` and `release`."""
+        place = (request.queue_id, request.priority, request.floor_id, request.after_id)
+        page, number, size = Page(request, []), 0, 0
+        with self._database.snapshot(reader):
             for rows in _chains(map(SliceRow._make, self._database.rows(reader, NEXT_SLICES, place))):
-                size = sum([self._read_slice(reader, row, reading) for row in rows])
-                if len(rows) > 1:
-                    reading.messages.sort(key=attrgetter("id"))
-                reading.end_id, floor = max([row.last_id for row in rows]), rows[0].first_id
-                most_bytes -= size
-                if len(reading.messages) >= limit or most_bytes <= 0:
+                page.groups.append([_fetch_part(reader, row) for row in rows])
+                number += sum([row.number for row in rows])
+                size += sum([row.size for row in rows])
+                if number >= request.limit or size >= request.most_bytes:
                     break
-        self._ends.setdefault(queue_id, {})[priority] = (reading.end_id, floor)
+        return page
+
+    def attach(self, page: Page) -> Reading:
+        """Return the messages of a page. They share their chunks with those that are in memory already."""
+        request = page.request
+        reading, floor = Reading([], request.after_id, request.after_id), request.floor_id
+        for group in page.groups:
+            for part in group:
+                self._attach_part(part, reading)
+            if len(group) > 1:
+                reading.messages.sort(key=attrgetter("id"))
+            reading.end_id, floor = max([part.last_id for part in group]), group[0].first_id
+        self._ends.setdefault(request.queue_id, {})[request.priority] = (reading.end_id, floor)
         return reading
 
-    def _read_slice(self, reader: Connection, row: SliceRow, reading: Reading) -> int:
-        """Add the messages of a slice, and return their size."""
-        header, content = reader.execute(READ_CHUNK, (row.chunk_id,)).fetchone()
-        try:
-            unpacked = UnpackedChunk(header, content)
-        except DamagedChunkError as error:
-            reading.lost.append((row.chunk_id, row.queue_id, row.number, str(error)))
-            return 0
-        chunk = self._chunk(row, unpacked)
-        piece = row.slice()
-        chunk.slices.setdefault(row.queue_id, piece)
+    def _attach_part(self, part: PagePart, reading: Reading) -> None:
+        unpacked, piece = part.content, part.slice
+        if isinstance(unpacked, DamagedChunkError):
+            reading.lost.append((part.chunk_id, part.queue_id, part.number, str(unpacked)))
+            return
+        chunk = self._chunks.get(part.chunk_id)
+        if chunk is None:
+            chunk = Chunk(part.chunk_id, unpacked.ids, unpacked.sizes, is_shared=part.is_shared, is_transient=part.is_transient)
+            self._chunks[chunk.id] = chunk
+        chunk.slices.setdefault(part.queue_id, piece)
         messages = unpacked.messages(chunk, piece)
-        if row.first_id <= reading.after_id:
+        if part.first_id <= reading.after_id:
             messages = [message for message in messages if message.id > reading.after_id]
         reading.messages += messages
         reading.is_plain &= unpacked.is_intact and not piece.expiries and not piece.returns
-        return sum([message.size for message in messages])
 
-    def _chunk(self, row: SliceRow, unpacked: UnpackedChunk) -> Chunk:
-        chunk = self._chunks.get(row.chunk_id)
-        if chunk is None:
-            chunk = Chunk(
-                row.chunk_id, unpacked.ids, unpacked.sizes, is_shared=bool(row.is_shared), is_transient=bool(row.is_transient)
-            )
-            self._chunks[chunk.id] = chunk
-        return chunk
+    def hold(self) -> None:
+        """Keep all chunks that change in memory from now on: a page that is being read may have them as they were before."""
+        self._readings.append(self._commits)
+
+    def release(self) -> None:
+        """Note that the first of the pages that are being read was attached, or dropped."""
+        self._readings.popleft()
+        while self._held and not (self._readings and self._held[0][0] > self._readings[0]):
+            self._held.popleft()
 
     def read_one(self, chunk: Chunk, message_id: int) -> tuple[bytes, str | None]:
         if self._unpacked is None or self._unpacked[0] != chunk.id or message_id not in self._unpacked[1].ids:
@@ -412,6 +444,18 @@ class ChunkLog(LogPort):
     def _snapshot(self) -> AbstractContextManager[Connection]:
         """Let slices and chunks be read as of the same commit."""
         return self._database.snapshot(self._reader)
+
+
+def _fetch_part(reader: Connection, row: SliceRow) -> PagePart:
+    content: UnpackedChunk | DamagedChunkError
+    try:
+        content = UnpackedChunk(*reader.execute(READ_CHUNK, (row.chunk_id,)).fetchone())
+    except DamagedChunkError as error:
+        content = error
+    return PagePart(
+        row.queue_id, row.chunk_id, row.first_id, row.last_id, row.number, row.slice(), bool(row.is_shared),
+        bool(row.is_transient), content,
+    )  # fmt: skip
 
 
 def _segments(entries: Iterable[Alone | Shared]) -> Iterator[Sequence[Alone | Shared]]:

@@ -97,7 +97,7 @@ class SqliteDatabase:
         self._free_space = FreeSpace()
         self._changes_seen = 0
         self._transactions = 0
-        self._reader: sqlite3.Connection | None = None
+        self._readers: list[sqlite3.Connection] = []
         self._seen_version = 0
         """The version of the data when a waiter last looked."""
         self._looked_at = time.monotonic()
@@ -206,9 +206,10 @@ class SqliteDatabase:
 
     def reader(self) -> sqlite3.Connection:
         """Return a second connection for reading beside a transaction. It sees committed data only."""
-        self._reader = self.connection if self.path == ":memory:" else self._connect()
-        self._reader.text_factory = lenient_text
-        return self._reader
+        reader = self.connection if self.path == ":memory:" else self._connect()
+        reader.text_factory = lenient_text
+        self._readers.append(reader)
+        return reader
 
     @contextmanager
     def snapshot(self, reader: sqlite3.Connection) -> Iterator[sqlite3.Connection]:
@@ -380,8 +381,8 @@ class SqliteDatabase:
                 self._give_back(self._connection, time.monotonic() + LONGEST_TIDYING_S)
                 if self._sync is not None:
                     self._sync.close()
-                if self._reader is not None and self._reader is not self._connection:
-                    self._reader.close()
+                for reader in self._readers:
+                    reader.close()
                 self._connection.close()
                 if self._claim is not None:
                     self._claim.release()
