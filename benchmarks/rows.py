@@ -230,6 +230,8 @@ def windows() -> Iterator[Row]:
     for window in (1, 100, 300, 1000):
         load = replace(CONFIRMED, confirm=window)
         yield LoadRow(f"persistent, at most {window:,} unconfirmed", load, (RECEIVED, CONFIRM_P50, CONFIRM_P99))
+    alone = replace(CONFIRMED, confirm=1, consumers=0)
+    yield LoadRow("persistent, at most 1 unconfirmed, no consumer", alone, (SENT, CONFIRM_P50, CONFIRM_P99))
 
 
 def features() -> Iterator[Row]:

@@ -2,8 +2,9 @@
 
 Before that, the changes are put into a transaction on the event loop, in slices: a batch of many changes does not keep clients
 waiting. A batch of many bytes is put there by the thread: SQLite copies large messages while the event loop continues.
-Changes that arrive during a commit are collected for the next one. Output that depends on a change waits until the change is
-on disk. If a commit fails, publishers are blocked and the commit is retried until it succeeds. What needs no disk goes on.
+Changes that arrive during a commit are collected for the next one. A batch whose messages will probably be acknowledged in a
+moment waits for that, and is then not written at all. Output that depends on a change waits until the change is on disk. If a
+commit fails, publishers are blocked and the commit is retried until it succeeds. What needs no disk goes on.
 
 The event loop never waits for the disk, nor for another process that has locked the file: the thread does.
 """
@@ -50,6 +51,12 @@ LARGE_BATCH = 1024 * 1024
 LINGER_S = 0.003
 """A large batch waits for this long before it is written: what is acknowledged meanwhile need not be written. Without it,
 publisher, disk and consumer may fall into step, so that every message is written before its acknowledgement arrives."""
+SHORT_LINGER_S = 0.001
+"""A small batch waits for this long. If all its messages are acknowledged meanwhile, nothing is written, and they are confirmed
+without a wait for the disk."""
+MOST_UNTRIED = 255
+"""After a small batch has waited in vain, the next one does not wait. After another one it is the next three, and so on, up to
+this number: consumers that are slow, or not there, delay next to no confirms."""
 SHORT_RETRY_S = 0.01
 """Pause before a retry for which the thread or the event loop was not ready."""
 LEASE_S = 5.0
@@ -95,8 +102,10 @@ class Commits:
         """A batch that was committed to a file which was not there any more."""
         self._can_relieve = True
         self._linger: asyncio.TimerHandle | None = None
-        """Set while a large batch waits before it is written."""
-        self._has_lingered = False
+        """Set while a batch waits before it is written."""
+        self._has_lingered = self._has_lingered_shortly = False
+        self._untried = self._left_untried = 0
+        """Number of batches that do not wait after one has waited in vain, and how many of them are left."""
         self._is_finishing = False
         self._clients: list[Client] = []
         self._waiters: list[tuple[int, asyncio.Future[None]]] = []
@@ -142,7 +151,11 @@ class Commits:
             self._other_work.pop()()
         elif self._journal.is_begun:
             self._write()
-        elif self._has_work and not self._is_lingering():
+        elif not self._has_work:
+            if self._linger is not None:
+                self._untried //= 2
+            self._stop_lingering()
+        elif not self._is_lingering():
             self._begin()
 
     def _begin(self) -> None:
@@ -178,7 +191,7 @@ class Commits:
 
     def _write(self) -> None:
         """Write a batch, and let the thread wait for the disk."""
-        self._has_lingered = False
+        self._stop_lingering()
         with self._errors.contain("ending a batch", "all clients"):
             self._broker.sealed()
         self._journal.gather()
@@ -189,13 +202,31 @@ class Commits:
 
     def _is_lingering(self) -> bool:
         """Return whether the batch had better wait for acknowledgements."""
-        if self._journal.size >= LARGE_BATCH and not self._has_lingered:
-            self._has_lingered = True
-            self._linger = self._loop.call_later(LINGER_S, self._end_linger)
-        return self._linger is not None
+        if self._journal.size >= LARGE_BATCH:
+            if not self._has_lingered:
+                self._stop_lingering()
+                self._has_lingered = True
+                self._linger = self._loop.call_later(LINGER_S, self._end_linger)
+            return self._linger is not None
+        if not self._has_lingered_shortly:
+            self._has_lingered_shortly = True
+            if self._left_untried:
+                self._left_untried -= 1
+            elif self._journal.awaits_acks:
+                self._linger = self._loop.call_later(SHORT_LINGER_S, self._end_linger)
+        is_awaited = self._clients or self._waiters  # by somebody who waits for more than a confirm
+        return self._linger is not None and not is_awaited
+
+    def _stop_lingering(self) -> None:
+        self._has_lingered = self._has_lingered_shortly = False
+        if self._linger is not None:
+            self._linger.cancel()
+            self._linger = None
 
     def _end_linger(self) -> None:
         self._linger = None
+        if self._journal.size < LARGE_BATCH:
+            self._untried = self._left_untried = min(2 * self._untried + 1, MOST_UNTRIED)
         if not self._turns.is_open:
             self.start()
 

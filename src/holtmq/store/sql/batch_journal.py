@@ -79,6 +79,11 @@ class BatchJournal:
         return bool(self._collecting)
 
     @property
+    def awaits_acks(self) -> bool:
+        """Whether there is nothing to write but messages that may be acknowledged before."""
+        return self._collecting.has_only_messages and self._writing is None
+
+    @property
     def declared_batch(self) -> int:
         return self._declared_batch
 

@@ -54,6 +54,14 @@ class Batch:
             has_messages or self.streams or self.returned or self.delivered or self.changes or self.purges or self.forgotten
         )
 
+    @property
+    def has_only_messages(self) -> bool:
+        """Whether nothing would be left if all its messages were acknowledged."""
+        removals = self.removed or self.tied or self.unplaced
+        return not (
+            removals or self.streams or self.returned or self.delivered or self.changes or self.purges or self.forgotten
+        )
+
     def __str__(self) -> str:
         removals = len(self.removed) + len(self.tied) + len(self.unplaced)
         others = len(self.changes) + len(self.purges)
