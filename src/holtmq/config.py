@@ -116,6 +116,11 @@ class Config:
                 "tls_port and https_port require both tls_certificate and tls_key, and at least one of them is missing"
             )
 
+    @property
+    def data_folder(self) -> Path:
+        """The folder of the data file itself, which may be elsewhere than a symbolic link to it."""
+        return Path.cwd() if self.data == ":memory:" else Path(self.data).resolve().parent
+
     def updated(self, **changes: Any) -> Config:
         """Return a copy in which the settings that are not None are replaced."""
         return replace(self, **{name: value for name, value in changes.items() if value is not None})

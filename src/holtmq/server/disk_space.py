@@ -26,7 +26,7 @@ class DiskSpace:
 
     def __init__(self, data: str, limit: int) -> None:
         self._data = data
-        self._folder = None if data == ":memory:" else Path(data).absolute().parent
+        self._folder = None if data == ":memory:" else Path(data).resolve().parent
         self._limit = limit
         self._next_check = 0.0
 
