@@ -128,8 +128,11 @@ class Config:
 
     @property
     def data_folder(self) -> Path | None:
-        """The folder of the data file, or None if the data is in memory or in a database."""
-        return None if self.data == ":memory:" or is_url(self.data) else Path(self.data).absolute().parent
+        """The folder of the data file itself, which may be elsewhere than a symbolic link to it.
+
+        None if the data is in memory or in a database.
+        """
+        return None if self.data == ":memory:" or is_url(self.data) else Path(self.data).resolve().parent
 
     @property
     def shown_data(self) -> str:

@@ -93,7 +93,6 @@ def _identity(node: Node) -> Iterator[Iterable[str]]:
 
 def _process(node: Node) -> Iterator[Iterable[str]]:
     config, files, memory = node.config, Path("/proc/self/fd"), node.broker.memory
-    folder = config.data_folder or Path.cwd()
     opened = sum(1 for _ in files.iterdir()) if files.is_dir() else 0
     for name, text, value in (
         ("rabbitmq_process_resident_memory_bytes", "Resident memory of the broker process.", memory_used()),
@@ -113,7 +112,11 @@ def _process(node: Node) -> Iterator[Iterable[str]]:
         ("rabbitmq_process_max_fds", "Maximum number of open file descriptors.", resource.getrlimit(resource.RLIMIT_NOFILE)[0]),
         ("rabbitmq_process_open_tcp_sockets", "Open client connections.", len(node.clients)),
         ("rabbitmq_process_max_tcp_sockets", "Maximum number of client connections.", config.max_connections),
-        ("rabbitmq_disk_space_available_bytes", "Free disk space where the data file is.", shutil.disk_usage(folder).free),
+        (
+            "rabbitmq_disk_space_available_bytes",
+            "Free disk space where the data file is.",
+            shutil.disk_usage(config.data_folder or Path.cwd()).free,
+        ),
         (
             "rabbitmq_disk_space_available_limit_bytes",
             "Free disk space below which publishers are blocked.",

@@ -152,7 +152,6 @@ def node(call: Call) -> dict[str, Any]:
 def _node(node: Node) -> dict[str, Any]:
     config, soft_files = node.config, resource.getrlimit(resource.RLIMIT_NOFILE)[0]
     files = Path("/proc/self/fd")
-    folder = config.data_folder or Path.cwd()
     return {
         "name": NODE,
         "type": "disc",
@@ -179,7 +178,7 @@ def _node(node: Node) -> dict[str, Any]:
         "mem_alarm": node.broker.memory.is_alarmed,
         "mem_counted": node.broker.memory.total,
         "damaged_messages": node.broker.journal.damaged,
-        "disk_free": shutil.disk_usage(folder).free,
+        "disk_free": shutil.disk_usage(config.data_folder or Path.cwd()).free,
         "disk_free_limit": node.disk_free_limit,
         "disk_free_alarm": node.blocked_for == "disk",
         "fd_used": sum(1 for _ in files.iterdir()) if files.is_dir() else 0,

@@ -70,7 +70,7 @@ def _unopened(error: sqlite3.Error, path: str) -> StoreError:
 
 
 def _read_only(path: str) -> StoreReadOnlyError:
-    folder = Path(path).absolute().parent
+    folder = Path(path).resolve().parent
     if hasattr(os, "statvfs") and folder.is_dir() and os.statvfs(folder).f_flag & os.ST_RDONLY:
         return StoreReadOnlyError(f"{path} cannot be written: its file system is mounted read-only")
     return StoreReadOnlyError(f"{path} cannot be written; expected a file and a folder with write permission")
