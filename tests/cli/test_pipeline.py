@@ -20,6 +20,7 @@ from holtmq.cli.main import main
 from holtmq.cli.pipeline_commands import show_comparison
 from holtmq.cli.spark_progress import SparkProgress, describe_metrics, describe_rows
 from holtmq.cli.spark_run import summarise_spark_error
+from holtmq.client.http_api import HttpApi
 from holtmq.spark.amqp.amqp_options import BrokerOptions
 from holtmq.spark.amqp.remote_stream import RemoteStream
 from holtmq.spark.amqp.stream_metrics import StreamMetrics
@@ -364,6 +365,24 @@ def test_rows_that_are_read_from_a_broker_are_shown(spark: SparkSession, url: st
         rows.groupBy("routing_key").count().collect()
         rows.groupBy("body").count().collect()
         eventually(lambda: progress.read_rows() == 20, "the messages that the broker delivered")
+
+
+@pytest.mark.parametrize("announce", [(), ("--no-announce",)])
+def test_a_command_is_listed_by_the_broker_that_it_uses(
+    run: Run, inputs: dict[str, str], tmp_path: Path, announce: tuple[str, ...]
+) -> None:
+    with broker_process(tmp_path / "broker.db", "--http-port", "0") as broker:
+        url = f"amqp://127.0.0.1:{broker.port}"
+        with Amqp(broker.port) as amqp:
+            amqp.channel().declare("s", durable=True, queue_type="stream")
+            amqp.channel(2).put("s", *[b"m"] * 3)
+            amqp.channel(3).settle()
+        run("replay", inputs["no messages"], "--amqp-url", url, *announce)
+        run("archive", "s", str(tmp_path / "out"), "--from", "earliest", "--amqp-url", url, *announce)
+        run("report", url, "--queue", "s", "--definitions", inputs["definitions"], *announce, code=1)  # none is routed
+        found = HttpApi(f"http://127.0.0.1:{broker.http_port}", "guest", "guest").get("runs")
+    expected = [] if announce else ["archive", "replay", "report"]
+    assert sorted(run["job"] for run in found if run["state"] == "finished") == expected
 
 
 @pytest.mark.parametrize(
