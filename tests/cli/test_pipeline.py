@@ -196,6 +196,7 @@ def url(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
         with Amqp(broker.port) as amqp:
             amqp.channel().declare("inbox", durable=True)
             amqp.channel(2).declare("empty", durable=True)
+            amqp.channel(3).declare("log", durable=True, queue_type="stream")
         yield f"amqp://127.0.0.1:{broker.port}"
 
 
@@ -219,6 +220,13 @@ def url(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
         ("compare {no_messages} --before {definitions} --after {definitions}", 1, "no messages: nothing was compared"),
         ("report {no_messages} --definitions {definitions}", 0, "0 messages, 0 deliveries"),
         ("replay {no_messages} --amqp-url {url}", 0, "There were no messages."),
+        (
+            "replay {some} --queue q --amqp-url {url}",
+            1,
+            "queue needs a column source_queue, found the columns exchange, routing",
+        ),
+        ("replay {url} --queue log --amqp-url {url}", 0, "There were no messages."),
+        ("report {url} --queue log --definitions {definitions}", 0, "0 messages, 0 deliveries"),
     ],
 )
 def test_a_command_says_what_happened(

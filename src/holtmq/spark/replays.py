@@ -55,6 +55,8 @@ class MessageFilter:
             selected = selected.where(time >= F.lit(self.since)) if self.since is not None else selected
             selected = selected.where(time < F.lit(self.until)) if self.until is not None else selected
         if self.queue is not None:
+            if "source_queue" not in archive.columns:
+                raise InvalidValueError(f"queue needs a column source_queue, found the columns {', '.join(archive.columns)}")
             queues = [self.queue] if isinstance(self.queue, str) else list(self.queue)
             selected = selected.where(F.col("source_queue").isin(queues))
         if self.key is not None or self.headers:
