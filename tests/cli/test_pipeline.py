@@ -20,6 +20,7 @@ from holtmq.cli.main import main
 from holtmq.cli.pipeline_commands import show_comparison
 from holtmq.cli.spark_progress import SparkProgress, describe_metrics, describe_rows
 from holtmq.cli.spark_run import summarise_spark_error
+from holtmq.client.http_api import HttpApi
 from holtmq.spark.amqp.amqp_options import BrokerOptions
 from holtmq.spark.amqp.remote_stream import RemoteStream
 from holtmq.spark.amqp.stream_metrics import StreamMetrics
@@ -195,6 +196,7 @@ def url(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
         with Amqp(broker.port) as amqp:
             amqp.channel().declare("inbox", durable=True)
             amqp.channel(2).declare("empty", durable=True)
+            amqp.channel(3).declare("log", durable=True, queue_type="stream")
         yield f"amqp://127.0.0.1:{broker.port}"
 
 
@@ -218,6 +220,13 @@ def url(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
         ("compare {no_messages} --before {definitions} --after {definitions}", 1, "no messages: nothing was compared"),
         ("report {no_messages} --definitions {definitions}", 0, "0 messages, 0 deliveries"),
         ("replay {no_messages} --amqp-url {url}", 0, "There were no messages."),
+        (
+            "replay {some} --queue q --amqp-url {url}",
+            1,
+            "queue needs a column source_queue, found the columns exchange, routing",
+        ),
+        ("replay {url} --queue log --amqp-url {url}", 0, "There were no messages."),
+        ("report {url} --queue log --definitions {definitions}", 0, "0 messages, 0 deliveries"),
     ],
 )
 def test_a_command_says_what_happened(
@@ -364,6 +373,24 @@ def test_rows_that_are_read_from_a_broker_are_shown(spark: SparkSession, url: st
         rows.groupBy("routing_key").count().collect()
         rows.groupBy("body").count().collect()
         eventually(lambda: progress.read_rows() == 20, "the messages that the broker delivered")
+
+
+@pytest.mark.parametrize("announce", [(), ("--no-announce",)])
+def test_a_command_is_listed_by_the_broker_that_it_uses(
+    run: Run, inputs: dict[str, str], tmp_path: Path, announce: tuple[str, ...]
+) -> None:
+    with broker_process(tmp_path / "broker.db", "--http-port", "0") as broker:
+        url = f"amqp://127.0.0.1:{broker.port}"
+        with Amqp(broker.port) as amqp:
+            amqp.channel().declare("s", durable=True, queue_type="stream")
+            amqp.channel(2).put("s", *[b"m"] * 3)
+            amqp.channel(3).settle()
+        run("replay", inputs["no messages"], "--amqp-url", url, *announce)
+        run("archive", "s", str(tmp_path / "out"), "--from", "earliest", "--amqp-url", url, *announce)
+        run("report", url, "--queue", "s", "--definitions", inputs["definitions"], *announce, code=1)  # none is routed
+        found = HttpApi(f"http://127.0.0.1:{broker.http_port}", "guest", "guest").get("runs")
+    expected = [] if announce else ["archive", "replay", "report"]
+    assert sorted(run["job"] for run in found if run["state"] == "finished") == expected
 
 
 @pytest.mark.parametrize(

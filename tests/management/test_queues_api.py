@@ -7,6 +7,8 @@ from typing import Any
 import pytest
 
 from holtmq.broker.memory import MESSAGE_BYTES
+from holtmq.wire.content import encode_properties
+from tests.deadline import eventually
 from tests.management.conftest import Node
 from tests.management.http import Http, assert_answer
 from tests.management.test_metrics import samples
@@ -55,6 +57,23 @@ def test_messages_are_moved_unchanged_and_in_order(node: Node) -> None:
     assert {each["exchange"] for each in moved} == {"amq.topic"}
     assert http.post("/api/queues/%2F/from/move", {"destination": "from"}).status == 400
     assert http.post("/api/queues/%2F/from/move", {"destination": "none"}).status == 404
+
+
+def test_properties_that_are_not_utf8_are_kept_by_dead_letters_and_shown_as_text(node: Node) -> None:
+    raw = encode_properties({"message_id": "m\udcff", "headers": {"k": 1}})
+    dead = {"x-dead-letter-exchange": "", "x-dead-letter-routing-key": "dead"}
+    node.http.put("/api/queues/%2F/dead", {"arguments": {}})
+    node.http.put("/api/queues/%2F/q", {"arguments": dead})
+    with node.connect() as amqp:
+        channel = amqp.channel()
+        channel.publish_raw("", "q", raw, b"m")
+        channel.settle()
+    (shown,) = node.http.post("/api/queues/%2F/q/get", {"count": 1, "ackmode": "reject_requeue_false", "encoding": "auto"}).body
+    assert shown["properties"]["message_id"] == "m\ufffd"
+    with node.connect() as amqp:
+        letter = eventually(lambda: amqp.channel(2).get("dead"), "the dead letter")
+    assert letter is not None
+    assert letter.properties["message_id"] == "m\udcff"
 
 
 def test_malformed_headers_do_not_stop_the_broker(node: Node) -> None:

@@ -118,7 +118,7 @@ def test_a_job_that_is_silent_is_lost() -> None:
     [(None, "finished", None), (KeyboardInterrupt(), "interrupted", None), (OSError("no disk"), "failed", "NO DISK")],
 )
 def test_a_job_announces_how_it_ended(http: Http, error: BaseException | None, state: str, text: str | None) -> None:
-    about = Announcement(HttpApi(http.base, "guest", "guest"), "in", "out")
+    about = Announcement(lambda: HttpApi(http.base, "guest", "guest"), "in", "out")
     try:
         with RunAnnouncer("route", about, lambda: 7, explain):
             if error is not None:
@@ -133,21 +133,21 @@ def test_a_job_announces_how_it_ended_even_if_its_rows_cannot_be_counted(http: H
     def count() -> int:
         raise RuntimeError("the session is stopped")
 
-    with RunAnnouncer("route", Announcement(HttpApi(http.base, "guest", "guest"), "in"), count, explain):
+    with RunAnnouncer("route", Announcement(lambda: HttpApi(http.base, "guest", "guest"), "in"), count, explain):
         pass
     (found,) = http.get("/api/runs")
     assert (found["rows"], found["state"]) == (0, "finished")
 
 
 def test_a_job_announces_its_lag(http: Http) -> None:
-    about = Announcement(HttpApi(http.base, "guest", "guest"), "in", "out", queue="orders")
+    about = Announcement(lambda: HttpApi(http.base, "guest", "guest"), "in", "out", queue="orders")
     with RunAnnouncer("archive", about, lambda: 7, explain, lambda: 5):
         assert eventually(lambda: [run["lag"] for run in http.get("/api/runs")], "the announcement") == [5]
 
 
 def test_a_job_does_not_depend_on_the_broker_that_hears_of_it() -> None:
     nobody = HttpApi("http://127.0.0.1:1", "guest", "guest")
-    with RunAnnouncer("route", Announcement(nobody, "in"), lambda: 7, explain):
+    with RunAnnouncer("route", Announcement(lambda: nobody, "in"), lambda: 7, explain):
         pass
     with RunAnnouncer("route", Announcement(None, "in"), lambda: 7, explain):
         pass

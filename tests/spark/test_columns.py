@@ -70,6 +70,7 @@ def test_invalid_headers_are_kept_and_sent_unchanged() -> None:
     ("name", "type_", "match"),
     [
         ("routing_key", IntegerType(), "column 'routing_key' must be a string, got type int"),
+        ("body", IntegerType(), "column 'body' must be binary or a string, got type int: cast it"),
         ("app_id", BinaryType(), "column 'app_id' must be a string, got type binary"),
         ("headers", VariantType(), "column 'headers' must be JSON text, a map or a struct, got type variant"),
     ],
@@ -78,6 +79,14 @@ def test_columns_of_the_wrong_type_are_refused(name: str, type_: DataType, match
     types = {"exchange": StringType(), "routing_key": StringType(), "body": StringType(), name: type_}
     with pytest.raises(InvalidValueError, match=match):
         MessageEncoder(StructType([StructField(column, kind) for column, kind in types.items()]), None, persistent=True)
+
+
+def test_a_number_that_does_not_fit_into_a_property_is_refused_by_name() -> None:
+    messages = MessageEncoder(SCHEMA, None, persistent=False)
+    batch = pa.RecordBatch.from_pylist([{"exchange": "", "routing_key": "k", "body": b"", "priority": 300}], ARROW_SCHEMA)
+    refusal = "with key 'k' cannot be encoded: priority: expected a number from 0 to 255, got 300"
+    with pytest.raises(InvalidValueError, match=refusal):
+        list(messages.encode(batch))
 
 
 def test_a_timestamp_without_a_zone_is_utc_on_every_executor(monkeypatch: pytest.MonkeyPatch) -> None:

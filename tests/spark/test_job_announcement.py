@@ -1,4 +1,4 @@
-"""Jobs that are called from Python announce themselves where they are told to, and nowhere else."""
+"""Jobs announce themselves to the broker that they use, or where they are told to."""
 
 from __future__ import annotations
 
@@ -6,11 +6,11 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from pyspark.sql import SparkSession
+from pyspark.sql import DataFrame, SparkSession
 
 from holtmq.client import run_announcer
 from holtmq.errors import InvalidValueError
-from holtmq.spark import archive, drain, read_archive, replay
+from holtmq.spark import archive, drain, publish, read_archive, replay
 from holtmq.spark.amqp.amqp_options import BrokerOptions, QueueOptions
 from holtmq.spark.job_announcement import SETTING, announced
 from tests.deadline import eventually
@@ -28,6 +28,53 @@ def setting(spark: SparkSession, node: Node) -> Iterator[None]:
     spark.conf.set(SETTING, node.http.base)
     yield
     spark.conf.unset(SETTING)
+
+
+def test_jobs_are_listed_by_the_broker_that_they_use(spark: SparkSession, node: Node, tmp_path: Path) -> None:
+    url, target = f"amqp://127.0.0.1:{node.amqp_port}", str(tmp_path / "archive")
+    with node.connect() as amqp:
+        amqp.channel().declare("q", durable=True)
+        amqp.channel(2).put("q", *[b"m"] * 20)
+        amqp.channel(3).declare("s", durable=True, queue_type="stream")
+    archive(spark, "q", target, url=url, compact=False)
+    replay(read_archive(spark, target), url=url)
+    drain(spark, "q", lambda rows: rows.count(), url=url)
+    rows = spark.sql("SELECT '' AS exchange, 's' AS routing_key, 'body' AS body FROM range(7)")
+    publish(rows, url=url)
+    publish(rows, url=url, announce="")
+    source = spark.readStream.format("amqp").options(url=url)
+    for name, more in {
+        "q": {"queue": "q"}, "s": {"queue": "s", "startingOffsets": "earliest"}, "no": {"queue": "q", "announce": "false"},
+    }.items():  # fmt: skip
+        writer = source.options(**more).load().writeStream.format("noop").option("checkpointLocation", str(tmp_path / name))
+        writer.trigger(availableNow=True).start().awaitTermination()
+
+    def found() -> set[tuple[str, str | None, int, str]]:
+        return {(run["job"], run["queue"], run["rows"], run["state"]) for run in node.http.get("/api/runs")}
+
+    eventually(lambda: all(state == "finished" for *_, state in found()), "the sources to say that they have ended")
+    assert found() == {
+        ("archive", "q", 20, "finished"),
+        ("replay", None, 20, "finished"),
+        ("drain", "q", 20, "finished"),
+        ("publish", None, 7, "finished"),
+        ("stream", "q", 0, "finished"),
+        ("stream", "s", 14, "finished"),
+    }
+
+
+def test_publishing_within_a_micro_batch_is_not_a_run(spark: SparkSession, node: Node, tmp_path: Path) -> None:
+    url = f"amqp://127.0.0.1:{node.amqp_port}"
+    spark.range(3).write.json(str(tmp_path / "in"))
+    rows = spark.readStream.schema("id long").json(str(tmp_path / "in"))
+    messages = rows.selectExpr("'' AS exchange", "'nowhere' AS routing_key", "string(id) AS body")
+
+    def write(batch: DataFrame, _: int) -> None:
+        assert publish(batch, url=url, mandatory=False).confirmed == 3
+
+    writer = messages.writeStream.foreachBatch(write)
+    writer.option("checkpointLocation", str(tmp_path / "c")).trigger(availableNow=True).start().awaitTermination()
+    assert node.http.get("/api/runs") == []
 
 
 @pytest.mark.usefixtures("setting")

@@ -108,6 +108,13 @@ def test_a_range_is_read_in_parallel_with_its_offsets(spark: SparkSession, live:
     assert offsets(read(spark, live, stream, startingOffsets=f'{{"{stream}": 298}}')) == [298, 299]
 
 
+def test_a_stream_without_messages_is_an_empty_batch(spark: SparkSession, live: LiveBroker, stream: str) -> None:
+    assert offsets(read(spark, live, stream)) == []
+    put(live, stream, range(3))
+    assert offsets(read(spark, live, stream, startingOffsets="latest")) == []
+    assert offsets(read(spark, live, stream, startingOffsets=2, endingOffsets=2)) == []
+
+
 def test_a_position_is_found_in_a_stream(live: LiveBroker, stream: str) -> None:
     found = RemoteStream(BrokerOptions(url=live.url), stream)
     try:

@@ -48,6 +48,13 @@ def test_properties_come_back_as_they_were(given_: dict[str, Any]) -> None:
     assert read.headers == given_.get("headers", {})
 
 
+def test_properties_need_not_be_utf8() -> None:
+    raw = encode_properties({"content_type": "a\udcff", "message_id": "\udcfe"})
+    assert b"a\xff" in raw
+    assert Properties(raw).to_dict() == {"content_type": "a\udcff", "message_id": "\udcfe"}
+    assert encode_properties(Properties(raw).to_dict()) == raw
+
+
 def test_another_codec_writes_the_same_properties() -> None:
     ours: dict[str, Any] = {
         "content_type": "text/plain",

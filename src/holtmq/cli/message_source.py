@@ -10,10 +10,12 @@ import click
 
 from holtmq.cli.broker_login import Login
 from holtmq.cli.spark_run import pairs
-from holtmq.client.address import without_password
+from holtmq.client.address import Address, without_password
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
+
+    from holtmq.spark.amqp.amqp_options import BrokerOptions
 
 Command = TypeVar("Command", bound=Callable[..., Any])
 SCHEMES = ("amqp://", "amqps://")
@@ -89,6 +91,7 @@ class MessageSource:
     options: tuple[str, ...] = ()
     login: Login = field(default_factory=Login)
     allow_data_loss: bool = False
+    broker: BrokerOptions | None = field(init=False, default=None)
 
     def __post_init__(self) -> None:
         if is_broker(self.place):
@@ -97,6 +100,7 @@ class MessageSource:
                 raise click.UsageError(
                     f"SOURCE is the URL of a broker: name its stream queues with --queue or --queue-pattern, got {found}"
                 )
+            object.__setattr__(self, "broker", self.login.broker(self.place))
             return
         for name, value in {
             "--queue": self.queues,
@@ -114,6 +118,11 @@ class MessageSource:
             return self.place
         streams = f"streams {self.pattern or ', '.join(self.queues)}" if len(self.queues) != 1 else f"stream {self.queues[0]}"
         return f"{without_password(self.place)}, {streams}"
+
+    @property
+    def vhost(self) -> str | None:
+        """The virtual host of the stream queues, or None if the messages come from elsewhere."""
+        return Address.parse(self.place).vhost if is_broker(self.place) else None
 
     def read(self, spark: SparkSession) -> DataFrame:
         """Return the messages in any format that Spark reads."""
@@ -138,8 +147,9 @@ class MessageSource:
         from holtmq.spark.connect import is_connect
 
         register(spark)
+        assert self.broker is not None, "the source is one"
         given = {
-            **self.login.broker(self.place).to_spark(),
+            **self.broker.to_spark(),
             **QueueOptions.choose(self.queues, self.pattern, self.management_url).to_spark(),
             "startingOffsets": self.start or "earliest",
             "endingOffsets": self.end or "latest",

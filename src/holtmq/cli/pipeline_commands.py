@@ -20,6 +20,7 @@ from holtmq.cli.options import parse_header
 from holtmq.cli.output import print_json, show
 from holtmq.cli.spark_run import PipelineError, SparkRun, pairs
 from holtmq.client.address import Address, without_password
+from holtmq.client.http_api import HttpApi
 from holtmq.client.run_announcer import Announcement
 from holtmq.printable import printable
 from holtmq.topology import DEFAULT_VHOST, Topology
@@ -45,7 +46,13 @@ def spark_options(command: Command) -> Command:
             "--http-url",
             envvar="HOLTMQ_HTTP_URL",
             metavar="URL",
-            help="URL of the HTTP API of a broker whose Pipeline page shows this run [env: HOLTMQ_HTTP_URL]",
+            help="HTTP API whose Pipeline page lists this run (default: the broker's, if it is HoltMQ) [env: HOLTMQ_HTTP_URL]",
+        ),
+        click.option(
+            "--announce/--no-announce",
+            default=True,
+            show_default=True,
+            help="Tell the broker about this run, for its Pipeline page.",
         ),
         click.option("--conf", multiple=True, metavar="NAME=VALUE", help="Configuration for Spark. Can be repeated."),
         click.option(
@@ -112,7 +119,7 @@ def pipeline() -> None:
 @spark_options
 def route(
     source: str, target: str, definitions: Path, options: tuple[str, ...], master: str | None, conf: tuple[str, ...],
-    http_url: str | None, *,
+    http_url: str | None, *, announce: bool,
     exchange: str | None, vhost: str, format_: str, key_column: str, exchange_column: str, headers_column: str,
     target_format: str, mode: WriteMode, partition_by: tuple[str, ...], unroutable: Unroutable, settings: bool,
     bindings: bool, as_json: bool,
@@ -120,7 +127,7 @@ def route(
     """Route the messages of SOURCE and write one row for each delivery to TARGET."""
     topology = Topology.from_definitions(definitions)
     started = time.perf_counter()
-    about = Announcement(_api(http_url), source, target, vhost)
+    about = Announcement(_finder(http_url, announce=announce), source, target, vhost)
     interrupted = f"the deliveries in {target} are missing or incomplete. Run the job again with --mode overwrite"
     with SparkRun("route", master, conf, about, interrupted).started() as (spark, progress):
         from holtmq.spark import Columns, route_job
@@ -170,7 +177,7 @@ def route(
 def archive(
     queues: tuple[str, ...], target: str, amqp_url: str, user: str | None, password_env: str | None,
     password_file: str | None, ca_file: str | None, checkpoint: str | None, master: str | None, conf: tuple[str, ...],
-    http_url: str | None, *, queue_pattern: str | None, management_url: str | None, format_: str,
+    http_url: str | None, *, announce: bool, queue_pattern: str | None, management_url: str | None, format_: str,
     partition_by: tuple[str, ...], start: str | None, allow_data_loss: bool, follow: bool, interval: str, compact: bool,
     as_json: bool,
 ) -> None:  # fmt: skip
@@ -188,7 +195,8 @@ def archive(
     started = time.perf_counter()
     source = f"{without_password(amqp_url)}, queue {', '.join(queues) or queue_pattern}"
     alone = queues[0] if len(queues) == 1 else ""
-    about = Announcement(_api(http_url), source, target, Address.parse(amqp_url).vhost, alone)
+    find = _finder(http_url, broker, announce=announce)
+    about = Announcement(find, source, target, Address.parse(amqp_url).vhost, alone)
     places = "queue or in the spool" if start is None else "stream"
     interrupted = f"messages that are not archived are still in the {places}. Run the job again to continue"
     with SparkRun("archive", master, conf, about, interrupted).started() as (spark, progress):
@@ -242,7 +250,7 @@ def archive(
 @spark_options
 def replay(
     source: str, amqp_url: str, user: str | None, password_env: str | None, password_file: str | None, ca_file: str | None,
-    master: str | None, conf: tuple[str, ...], http_url: str | None, *, format_: str, since: datetime | None,
+    master: str | None, conf: tuple[str, ...], http_url: str | None, *, announce: bool, format_: str, since: datetime | None,
     until: datetime | None, key: str | None, queues: tuple[str, ...], queue_pattern: str | None, management_url: str | None,
     start: str | None, end: str | None, allow_data_loss: bool, headers: tuple[str, ...], source_password_file: str | None,
     exchange: str | None, rate: int,
@@ -265,7 +273,8 @@ def replay(
         _require_broker(broker)
     started = time.perf_counter()
     replay_id = None if exact else str(uuid.uuid4())
-    about = Announcement(_api(http_url), str(given), without_password(amqp_url), Address.parse(amqp_url).vhost)
+    find = _finder(http_url, broker, announce=announce)
+    about = Announcement(find, str(given), without_password(amqp_url), Address.parse(amqp_url).vhost)
     mark = f". Their header x-holtmq-replay is {replay_id}" if replay_id is not None else ""
     interrupted = f"a part of the messages may be published{mark}"
     with SparkRun("replay", master, conf, about, interrupted).started() as (spark, _):
@@ -305,7 +314,7 @@ def replay(
 @spark_options
 def compare(
     source: str, before: Path, after: Path, options: tuple[str, ...], master: str | None,
-    conf: tuple[str, ...], http_url: str | None, *, queues: tuple[str, ...], queue_pattern: str | None,
+    conf: tuple[str, ...], http_url: str | None, *, announce: bool, queues: tuple[str, ...], queue_pattern: str | None,
     management_url: str | None, start: str | None, end: str | None, allow_data_loss: bool,
     user: str | None, password_env: str | None, password_file: str | None, ca_file: str | None,
     exchange: str | None, vhost: str, format_: str, key_column: str, exchange_column: str,
@@ -318,7 +327,8 @@ def compare(
     old, new = Topology.from_definitions(before), Topology.from_definitions(after)
     login = Login(user, password_env, password_file, ca_file)
     given = MessageSource(source, format_, queues, queue_pattern, management_url, start, end, options, login, allow_data_loss)
-    with SparkRun("compare", master, conf, Announcement(_api(http_url), str(given), vhost=vhost)).started() as (spark, _):
+    about = Announcement(_finder(http_url, given.broker, announce=announce), str(given), vhost=given.vhost or vhost)
+    with SparkRun("compare", master, conf, about).started() as (spark, _):
         from holtmq.spark import Columns
         from holtmq.spark import compare as run
 
@@ -345,7 +355,7 @@ def compare(
 @spark_options
 def report(
     source: str, definitions: Path, html: Path | None, title: str, options: tuple[str, ...], master: str | None,
-    conf: tuple[str, ...], http_url: str | None, *, queues: tuple[str, ...], queue_pattern: str | None,
+    conf: tuple[str, ...], http_url: str | None, *, announce: bool, queues: tuple[str, ...], queue_pattern: str | None,
     management_url: str | None, start: str | None, end: str | None, allow_data_loss: bool,
     user: str | None, password_env: str | None, password_file: str | None, ca_file: str | None,
     exchange: str | None, vhost: str, format_: str, key_column: str, exchange_column: str,
@@ -358,10 +368,9 @@ def report(
     topology = Topology.from_definitions(definitions)
     login = Login(user, password_env, password_file, ca_file)
     given = MessageSource(source, format_, queues, queue_pattern, management_url, start, end, options, login, allow_data_loss)
-    with SparkRun("report", master, conf, Announcement(_api(http_url), str(given), str(html or ""), vhost)).started() as (
-        spark,
-        _,
-    ):
+    find = _finder(http_url, given.broker, announce=announce)
+    about = Announcement(find, str(given), str(html or ""), given.vhost or vhost)
+    with SparkRun("report", master, conf, about).started() as (spark, _):
         from holtmq.spark import Columns
         from holtmq.spark import report as run
 
@@ -382,8 +391,24 @@ def report(
     _require_delivered(outcome.messages, outcome.unroutable, outcome.malformed, vhost, why)
 
 
-def _api(http_url: str | None) -> Api | None:
-    return Api(http_url) if http_url else None
+def _finder(
+    http_url: str | None, broker: BrokerOptions | None = None, *, announce: bool
+) -> Callable[[], HttpApi | None] | None:
+    """Return a function that finds the HTTP API to which a run is announced: the one at the URL, or the broker's."""
+    if not announce:
+        return None
+    if http_url:
+        api = Api(http_url)
+        return lambda: api
+    if broker is None:
+        return None
+
+    def find() -> HttpApi | None:
+        from holtmq.spark.job_announcement import api_of
+
+        return api_of(broker)
+
+    return find
 
 
 def _require_broker(broker: BrokerOptions) -> None:

@@ -11,7 +11,7 @@ import select
 import socket
 import ssl
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from contextlib import suppress
 from types import TracebackType
 from typing import TypeVar
@@ -79,6 +79,11 @@ class BlockingConnection:
     def frame_max(self) -> int:
         """Size of the largest frame that the broker accepts."""
         return self._protocol.frame_max
+
+    @property
+    def server_properties(self) -> Mapping[str, FieldValue]:
+        """What the broker says about itself."""
+        return self._protocol.start.server_properties
 
     def call(self, method: Method, reply: type[M]) -> M:
         """Send a method and wait for its reply."""

@@ -11,11 +11,13 @@ from http.client import HTTPException
 from typing import Any
 from urllib.error import HTTPError, URLError
 from urllib.parse import quote, urlencode
-from urllib.request import HTTPRedirectHandler, HTTPSHandler, Request, build_opener
+from urllib.request import HTTPRedirectHandler, HTTPSHandler, ProxyHandler, Request, build_opener
 
 from holtmq.errors import HoltmqError
 
 TIMEOUT_S = 60.0
+INSTANCE_HEADER = "holtmq-instance"
+"""A header of responses without a login. It identifies the process of the broker."""
 
 
 class ApiError(HoltmqError):
@@ -29,10 +31,21 @@ class ApiError(HoltmqError):
 class HttpApi:
     """The HTTP API at a URL without user, such as `http://127.0.0.1:15672`."""
 
-    def __init__(self, base: str, user: str, password: str, tls: ssl.SSLContext | None = None) -> None:
+    def __init__(
+        self,
+        base: str,
+        user: str,
+        password: str,
+        tls: ssl.SSLContext | None = None,
+        *,
+        timeout_s: float = TIMEOUT_S,
+        uses_proxy: bool = True,
+    ) -> None:
         self._base = base
+        self._timeout_s = timeout_s
         self._authorization = f"Basic {base64.b64encode(f'{user}:{password}'.encode()).decode()}"
-        self._opener = build_opener(HTTPSHandler(context=tls or ssl.create_default_context()), _NoRedirects())
+        https = HTTPSHandler(context=tls or ssl.create_default_context())
+        self._opener = build_opener(https, _NoRedirects(), *(() if uses_proxy else (ProxyHandler({}),)))
 
     def call(self, method: str, *segments: str, body: object = None, query: Mapping[str, Any] | None = None) -> Any:
         """Send a request and return the JSON of the answer, or None if it has no content."""
@@ -48,6 +61,17 @@ class HttpApi:
         status, _ = self._send("PUT", segments, body, None)
         return status == HTTPStatus.CREATED
 
+    def instance(self) -> str | None:
+        """Return what identifies the process of a HoltMQ broker, or None if another server answers. No password is sent."""
+        try:
+            with self._opener.open(f"{self._base}/api/whoami", timeout=self._timeout_s):
+                return None
+        except HTTPError as error:
+            error.close()
+            return error.headers.get(INSTANCE_HEADER)
+        except (URLError, HTTPException, OSError) as error:
+            raise self._unreachable(error) from error
+
     def _send(self, method: str, segments: tuple[str, ...], body: object, query: Mapping[str, Any] | None) -> tuple[int, bytes]:
         path = "/api/" + "/".join(quote(segment, safe="") for segment in segments)  # a name may contain slashes
         if query:
@@ -56,13 +80,15 @@ class HttpApi:
         data = None if body is None else json.dumps(body).encode()
         request = Request(self._base + path, data, headers, method=method)
         try:
-            with self._opener.open(request, timeout=TIMEOUT_S) as response:
+            with self._opener.open(request, timeout=self._timeout_s) as response:
                 return response.status, response.read()
         except HTTPError as error:
             raise ApiError(_reason(error), error.code) from error
         except (URLError, HTTPException, OSError) as error:
-            reason = getattr(error, "reason", error)
-            raise ApiError(f"cannot reach the HTTP API at {self._base}: {reason}") from error
+            raise self._unreachable(error) from error
+
+    def _unreachable(self, error: Exception) -> ApiError:
+        return ApiError(f"cannot reach the HTTP API at {self._base}: {getattr(error, 'reason', error)}")
 
 
 class _NoRedirects(HTTPRedirectHandler):

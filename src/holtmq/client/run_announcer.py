@@ -7,16 +7,20 @@ import uuid
 from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import dataclass
+from http import HTTPStatus
 from types import TracebackType
 from typing import Any
 
-from holtmq.client.http_api import HttpApi
+from holtmq.client.blocking_connection import RefusedError
+from holtmq.client.http_api import ApiError, HttpApi
 from holtmq.errors import HoltmqError
 from holtmq.topology import DEFAULT_VHOST
 
 PERIOD_S = 10.0
-LAST_WORD_S = 5.0
-"""How long the end of a job waits until the broker has heard of it."""
+LAST_WORD_S, FIRST_WORD_S = 2.0, 0.5
+"""How long the end of a job waits until the broker has heard of it: one that has answered before, and one that has not."""
+FINAL = frozenset({HTTPStatus.UNAUTHORIZED, HTTPStatus.FORBIDDEN, HTTPStatus.NOT_FOUND, HTTPStatus.METHOD_NOT_ALLOWED})
+"""Answers that will not change while a job runs: the user lacks rights, or this is another API."""
 MAX_TEXT = 1000
 
 
@@ -24,8 +28,8 @@ MAX_TEXT = 1000
 class Announcement:
     """What the broker is told about a job."""
 
-    api: HttpApi | None
-    """The HTTP API of the broker, or None to announce nothing."""
+    find: Callable[[], HttpApi | None] | None
+    """Returns the HTTP API of the broker, or None if it has none. None instead of a function to announce nothing."""
     input: str
     output: str = ""
     vhost: str = DEFAULT_VHOST
@@ -47,7 +51,10 @@ class RunAnnouncer:
         explain: Callable[[BaseException], str | None],
         lag: Callable[[], int | None] = lambda: None,
     ) -> None:
-        self._api = about.api
+        self._find = about.find
+        self._api: HttpApi | None = None
+        self._is_heard = False
+        """Whether the broker has answered."""
         self._place = ("runs", about.vhost, str(uuid.uuid4()))
         self._about = {"job": job, "input": about.input, "output": about.output, "queue": about.queue}
         self._rows = rows
@@ -58,35 +65,61 @@ class RunAnnouncer:
         self._has_ended = threading.Event()
         self._thread = threading.Thread(target=self._announce, name="announcer", daemon=True)
 
-    def __enter__(self) -> RunAnnouncer:
-        if self._api is not None:
+    def start(self) -> RunAnnouncer:
+        """Announce that the job runs, now and then, until it ends."""
+        if self._find is not None:
             self._thread.start()
         return self
 
-    def __exit__(self, _: type[BaseException] | None, error: BaseException | None, __: TracebackType | None) -> None:
-        reason = self._explain(error) if error is not None else None
-        if error is None:
-            self._end = {"state": "finished"}
-        elif reason is None:
-            self._end = {"state": "interrupted"}
-        else:
-            self._end = {"state": "failed", "error": reason[:MAX_TEXT]}
+    def end(self, state: str, reason: str | None = None) -> None:
+        """Announce how the job ended: "finished", "interrupted", or "failed" for a reason. The first call counts."""
+        if self._has_ended.is_set():
+            return
+        self._end = {"state": state} if reason is None else {"state": state, "error": reason[:MAX_TEXT]}
         self._has_ended.set()
-        if self._api is not None:
-            self._thread.join(LAST_WORD_S)
+        if self._find is not None:
+            self._thread.join(LAST_WORD_S if self._is_heard else FIRST_WORD_S)
+
+    def __enter__(self) -> RunAnnouncer:
+        return self.start()
+
+    def __exit__(self, _: type[BaseException] | None, error: BaseException | None, __: TracebackType | None) -> None:
+        if error is None:
+            self.end("finished")
+        elif (reason := self._explain(error)) is None:
+            self.end("interrupted")
+        else:
+            self.end("failed", reason)
 
     def _announce(self) -> None:
         while not self._has_ended.is_set():
-            self._put({"state": "running"})
+            if not self._try({"state": "running"}):
+                return
             self._has_ended.wait(PERIOD_S)
-        self._put(self._end)
+        self._try(self._end)
 
-    def _put(self, state: dict[str, Any]) -> None:
-        assert self._api is not None
+    def _try(self, state: dict[str, Any]) -> bool:
+        """Announce a state. Return False if trying again is of no use. A broker that starts again has another HTTP API."""
+        assert self._find is not None
+        try:
+            self._api = self._api or self._find()
+            if self._api is None:
+                return False
+            self._put(self._api, state)
+        except ApiError as error:
+            self._api = None
+            return error.status not in FINAL
+        except RefusedError:
+            return False
+        except HoltmqError:
+            return True
+        self._is_heard = True
+        return True
+
+    def _put(self, api: HttpApi, state: dict[str, Any]) -> None:
         about: dict[str, Any] = {name: text[:MAX_TEXT] for name, text in self._about.items()}
         with suppress(Exception):  # Spark counts the rows, and may be stopped or raise anything: the state matters more
             self._last_rows = self._rows()
             if (lag := self._lag()) is not None:
                 about["lag"] = lag
-        with suppress(HoltmqError):
-            self._api.put(*self._place, body={**about, "rows": self._last_rows, **state})
+        api.put(*self._place, body={**about, "rows": self._last_rows, **state})

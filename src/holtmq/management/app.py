@@ -6,6 +6,7 @@ import asyncio
 import inspect
 import logging
 from collections.abc import Mapping
+from http import HTTPStatus
 from ipaddress import ip_address
 from urllib.parse import parse_qsl, unquote
 
@@ -98,6 +99,8 @@ class App:
             response = _refusal(error, f"{scope['method']} {scope['path']}")
         if scope["path"].startswith(PRIVATE_PATHS):
             response.headers.setdefault("cache-control", "no-store")
+        if response.status_code == HTTPStatus.UNAUTHORIZED:
+            response.headers["holtmq-instance"] = self._node.instance
         for name, value in SECURITY_HEADERS.items():
             response.headers.setdefault(name, value)
         await response(scope, receive, send)

@@ -72,6 +72,8 @@ class Node(Protocol):
     broker: Broker
     clock: SteadyClock
     started_at: float
+    instance: str
+    """Identifies this process. AMQP clients get it with the ports of the HTTP API, as a sign that they have found it."""
 
     @property
     def passwords(self) -> PasswordCheck: ...

@@ -13,6 +13,8 @@ import ssl
 from collections.abc import Mapping
 from importlib.metadata import version
 from typing import TYPE_CHECKING
+from urllib.parse import urlsplit
+from uuid import uuid4
 
 from holtmq.broker.broker import Broker
 from holtmq.clock import SteadyClock
@@ -63,6 +65,7 @@ class Server:
     def __init__(self, config: Config) -> None:
         self.config = config
         self.limits = Limits(config.max_channels, config.max_frame_bytes, config.max_message_bytes, config.heartbeat_s)
+        self.instance = uuid4().hex
         self.properties: Mapping[str, FieldValue] = {
             "product": RABBITMQ_PRODUCT,
             "version": RABBITMQ_VERSION,
@@ -308,6 +311,8 @@ class Server:
             self._journal.close()
             raise
         self._http = http
+        ports = {url.scheme: url.port for url in map(urlsplit, http.addresses)}
+        self.properties = {**self.properties, "http_api": {**ports, "instance": self.instance}}
 
     def _after_turn(self, clients: list[Client]) -> None:
         self._commits.flush(clients)

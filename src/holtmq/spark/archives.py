@@ -31,7 +31,7 @@ from holtmq.spark.archive_sink import ArchiveSink, open_sink
 from holtmq.spark.compaction import BusyError
 from holtmq.spark.deprecated_names import OldToJson, accept_old_keywords
 from holtmq.spark.filesystems import qualify
-from holtmq.spark.job_announcement import announced
+from holtmq.spark.job_announcement import announced, unannounced
 
 SEGMENTS_PER_FILE, RANGES_PER_FILE = 20, 5
 """Partitions of the source that one task writes to a file."""
@@ -128,8 +128,8 @@ def archive(
             super stream.
         management_url: The HTTP API that lists the queues for the pattern (default: port 15672 of the broker).
         progress: A function that is called on the driver with the number of messages archived so far.
-        announce: The HTTP API of a broker whose Pipeline page lists this run, such as `http://127.0.0.1:15672` (default: the
-            setting `spark.holtmq.announce` of the session). Nothing is announced without both, or if it is empty.
+        announce: The HTTP API of a broker whose Pipeline page lists this run, such as `http://127.0.0.1:15672`, or "" for none
+            (default: the setting `spark.holtmq.announce` of the session, and without it the job's broker, if it is HoltMQ).
     """
     format, folders = require_archive_format(format), ArchiveFolders.by(partition_by)  # noqa: A001
     broker = BrokerOptions(
@@ -172,7 +172,7 @@ def archive(
 
 def _read(spark: SparkSession, broker: BrokerOptions, stream: QueueOptions) -> DataFrame:
     register_source(spark)
-    return spark.readStream.format("amqp").options(**broker.to_spark(), **stream.to_spark()).load()
+    return spark.readStream.format("amqp").options(**unannounced(broker), **stream.to_spark()).load()
 
 
 def _start(messages: DataFrame, batches: _Batches, name: str, checkpoint: str, interval: str | None) -> StreamingQuery:

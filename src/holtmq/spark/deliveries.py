@@ -97,7 +97,9 @@ def _joined(messages: DataFrame, signature: Signature, spec: RoutingSpec, router
     if once is not None:
         raise InvalidValueError(f"plan 'join' reads the input twice, which {once} does not support: use plan 'arrow' or 'auto'")
     parts = signature.without_ignored_keys(spec.exchange, spec.inputs).parts
-    joined = with_routes_by_join(messages, parts, spec, router, ROUTES, is_limited=plan == "auto")
+    is_auto = plan == "auto"
+    is_sampled = is_auto and not source.is_filtered()
+    joined = with_routes_by_join(messages, parts, spec, router, ROUTES, is_limited=is_auto, is_sampled=is_sampled)
     if joined is None:
         return None
     nothing = [F.lit(None).cast(type_).alias(name) for name, type_ in spec.added.types.items() if name != "reason"]

@@ -25,7 +25,7 @@ from holtmq.spark.amqp.source import register_source
 from holtmq.spark.amqp.stream_metrics import messages_read
 from holtmq.spark.arguments import require_type
 from holtmq.spark.connect import require_classic
-from holtmq.spark.job_announcement import announced
+from holtmq.spark.job_announcement import announced, unannounced
 
 
 @dataclass(frozen=True, slots=True)
@@ -86,8 +86,8 @@ def drain(
         prefetch: The maximum number of unacknowledged messages per connection.
         max_messages_per_trigger: The maximum size of a batch (default: half of what the receivers prefetch).
         segment_rows: The maximum number of messages that one task reads.
-        announce: The HTTP API of a broker whose Pipeline page lists this run, such as `http://127.0.0.1:15672` (default: the
-            setting `spark.holtmq.announce` of the session). Nothing is announced without both, or if it is empty.
+        announce: The HTTP API of a broker whose Pipeline page lists this run, such as `http://127.0.0.1:15672`, or "" for none
+            (default: the setting `spark.holtmq.announce` of the session, and without it the job's broker, if it is HoltMQ).
     """
     require_classic(spark, "drain")
     names = _names(queue)
@@ -116,7 +116,7 @@ def drain(
         batches += 1
 
     register_source(spark)
-    messages = spark.readStream.format("amqp").options(**broker.to_spark(), **stream.to_spark()).load()
+    messages = spark.readStream.format("amqp").options(**unannounced(broker), **stream.to_spark()).load()
     checkpoint = Path(tempfile.mkdtemp(prefix="holtmq-drain-"))
     try:
         writer = messages.writeStream.foreachBatch(process).option("checkpointLocation", checkpoint.as_uri())

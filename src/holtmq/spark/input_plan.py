@@ -47,6 +47,10 @@ class InputPlan:
             return False
         return all(_is_cheap(node) for node in _nodes(self._root))
 
+    def is_filtered(self) -> bool:
+        """Return whether the plan has a filter, so that any number of messages may have to be read to get a few."""
+        return self._root is not None and any(_kind(node) == "Filter" for node in _nodes(self._root))
+
     def _has_expensive_expressions(self) -> bool:
         patterns = self._session.sparkContext._jvm.org.apache.spark.sql.catalyst.trees.TreePattern
         return any(self._root.containsPattern(getattr(patterns, name)()) for name in EXPENSIVE_EXPRESSIONS)

@@ -1,18 +1,19 @@
-"""How a job that was called from Python is announced to a broker, whose Pipeline page lists it. Runs on the driver.
+"""How a job is announced to the broker that it uses, whose Pipeline page lists it. Best effort. Runs on the driver.
 
-Nothing is announced unless the caller, or a setting of the session, names the HTTP API. A job never guesses an address: what
-answers there may belong to somebody else, and would get the password.
+The broker names its HTTP API (`client.broker_api`), unless the caller, or a setting of the session, names another one or none.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable
 from contextlib import suppress
+from dataclasses import replace
 from urllib.parse import unquote, urlsplit
 
-from pyspark.sql import SparkSession
+from pyspark.sql import DataFrame, SparkSession
 
 from holtmq.client.address import Address, without_password
+from holtmq.client.broker_api import find_api
 from holtmq.client.http_api import HttpApi
 from holtmq.client.run_announcer import Announcement, RunAnnouncer
 from holtmq.errors import HoltmqError, InvalidValueError
@@ -20,6 +21,8 @@ from holtmq.spark.amqp.amqp_options import BrokerOptions, QueueOptions
 
 SETTING = "spark.holtmq.announce"
 """The setting of a session for jobs without the argument `announce`."""
+NOWHERE = ("", "false")
+"""Values that turn announcements off."""
 EXAMPLE = "http://127.0.0.1:15672"
 
 
@@ -35,19 +38,63 @@ def announced(
     queue: str | QueueOptions = "",
     lag: Callable[[], int | None] = lambda: None,
 ) -> RunAnnouncer:
-    """Return a context in which a job is announced, best effort. Raise InvalidValueError if the URL is not one.
+    """Return a context in which a job is announced. Raise InvalidValueError if `announce`, or the setting, is not a URL.
 
     `read` and `written` say what the job reads and writes, by default the broker. `lag` returns how many messages of the queue
     the job has not processed yet, or None if it does not know.
     """
-    url = announce if announce is not None else spark.conf.get(SETTING, None)
-    api = _api(url, broker) if url else None
+    find = finder(broker, announce if announce is not None else spark.conf.get(SETTING, None))
     place = without_password(broker.url)
     alone = queue if isinstance(queue, str) else queue.queue
     what = f"queues {queue}" if alone is None else f"queue {alone}"
-    source = read() if read is not None and api is not None else f"{place}, {what}"
-    about = Announcement(api, source, written or place, Address.parse(broker.url).vhost, alone or "")
+    source = read() if read is not None and find is not None else f"{place}, {what}"
+    about = Announcement(find, source, written or place, Address.parse(broker.url).vhost, alone or "")
     return RunAnnouncer(job, about, rows, _explain, lag)
+
+
+def announced_stream(
+    broker: BrokerOptions, queues: QueueOptions, rows: Callable[[], int], lag: Callable[[], int | None]
+) -> RunAnnouncer:
+    """Return the announcement of a stream that reads queues, which its source starts and ends. Runs beside the driver."""
+    what = f"queues {queues}" if queues.queue is None else f"queue {queues.queue}"
+    address = Address.parse(broker.url)
+    about = Announcement(
+        finder(broker, broker.announce), f"{without_password(broker.url)}, {what}", "", address.vhost, queues.queue or ""
+    )
+    return RunAnnouncer("stream", about, rows, _explain, lag)
+
+
+def files_of(messages: DataFrame) -> str:
+    """Return what a job reads, as far as it can be said in a line."""
+    files = messages.inputFiles()
+    return f"{files[0].rpartition('/')[0]} ({len(files):,} files)" if files else "a DataFrame"
+
+
+def unannounced(broker: BrokerOptions) -> dict[str, str]:
+    """Return the options of a broker for the source of a job that announces itself."""
+    return replace(broker, announce=NOWHERE[0]).to_spark()
+
+
+def finder(broker: BrokerOptions, url: str | None) -> Callable[[], HttpApi | None] | None:
+    """Return a function that finds the HTTP API for a job: that of its broker, or at a URL. Return None if `url` is nowhere."""
+    if url is None:
+        return lambda: api_of(broker)
+    if url.lower() in NOWHERE:
+        return None
+    api = _api(url, broker)
+    return None if api is None else lambda: api
+
+
+def api_of(broker: BrokerOptions) -> HttpApi | None:
+    """Return the HTTP API of a broker, or None if there is none, or if the driver cannot log in."""
+    try:
+        address = broker.address()
+    except HoltmqError:  # a password that only the executors can read
+        return None
+    try:
+        return find_api(address)
+    except OSError:  # certificates that only the executors have
+        return None
 
 
 def _api(url: str, broker: BrokerOptions) -> HttpApi | None:

@@ -7,7 +7,7 @@ array of queues: equal sets of queues are broadcast once.
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from typing import NamedTuple
 
 import numpy as np
@@ -36,19 +36,25 @@ class JoinedMessages(NamedTuple):
 
 
 def with_routes_by_join(
-    messages: DataFrame, parts: dict[str, Column], spec: RoutingSpec, router: Router, name: str, *, is_limited: bool
+    messages: DataFrame,
+    parts: dict[str, Column],
+    spec: RoutingSpec,
+    router: Router,
+    name: str,
+    *,
+    is_limited: bool,
+    is_sampled: bool,
 ) -> JoinedMessages | None:
     """Add the routes of each message, as an array of structs in a column of this name. Runs jobs.
 
     Messages whose signature was not there when the signatures were read have null. Return None if the join cannot distinguish
-    two signatures or, if `is_limited`, if there are too many.
+    two signatures or, if `is_limited`, if there are too many. `is_sampled` says whether to look at the first messages before
+    all of them: that costs little, unless a filter leaves few messages.
     """
     hashed = hash_of(parts.values())
-    if is_limited and estimated_distinct(messages.select(hashed)) > SIGNATURE_LIMIT:
+    signatures = _signatures(messages, parts, is_limited=is_limited, is_sampled=is_sampled)
+    if signatures is None:
         return None
-    distinct = messages.select(*(column.alias(part) for part, column in parts.items())).distinct()
-    distinct = distinct.select("*", hash_of(distinct[part] for part in parts).alias(HASH))
-    signatures = (distinct.limit(SIGNATURE_LIMIT + 1) if is_limited else distinct).toArrow().combine_chunks()
     hashes = signatures[HASH].combine_chunks()
     if len(hashes.unique()) < len(hashes) or (is_limited and len(hashes) > SIGNATURE_LIMIT):
         return None
@@ -70,17 +76,35 @@ def with_routes_by_join(
     return JoinedMessages(joined, is_repeated=cache.longest > 1)
 
 
+def _signatures(messages: DataFrame, parts: dict[str, Column], *, is_limited: bool, is_sampled: bool) -> pa.Table | None:
+    """Return the distinct signatures with their hashes, or None if there are too many. Reads the messages once.
+
+    A sample is read partition by partition until it is large enough. If it never is, it contains all messages.
+    """
+    named = messages.select(*(column.alias(part) for part, column in parts.items()))
+    if is_sampled:
+        # as bytes, because rows represent no text that is not UTF-8
+        texts = [named[part].cast("binary").alias(part) for part in parts]
+        sample = named.select(*texts, hash_of(named[part] for part in parts).alias(HASH)).limit(SAMPLE).collect()
+        if len(sample) < SAMPLE:
+            distinct_rows = {tuple(raw if raw is None else bytes(raw) for raw in row[:-1]): row[HASH] for row in sample}
+            columns = [pa.array([row[n] for row in distinct_rows], pa.binary()).view(pa.string()) for n in range(len(parts))]
+            return pa.table([*columns, pa.array(distinct_rows.values(), pa.int64())], [*parts, HASH])
+        if estimated_distinct([row[HASH] for row in sample]) > SIGNATURE_LIMIT:
+            return None
+    distinct = named.distinct()
+    distinct = distinct.select("*", hash_of(distinct[part] for part in parts).alias(HASH))
+    return (distinct.limit(SIGNATURE_LIMIT + 1) if is_limited else distinct).toArrow()
+
+
 def hash_of(parts: Iterable[Column]) -> Column:
     """Return a hash of the signature. Joining by a number is several times as fast as by strings that may be null."""
     return F.xxhash64(*parts)
 
 
-def estimated_distinct(hashes: DataFrame) -> float:
-    """Estimate the number of distinct signatures from the first ones, as if all were equally likely."""
-    sample = hashes.limit(SAMPLE).toArrow().column(0)
-    drawn, seen = len(sample), len(sample.unique())
-    if drawn < SAMPLE:
-        return seen
+def estimated_distinct(hashes: Sequence[int]) -> float:
+    """Estimate the number of distinct signatures from those of the first messages, as if all were equally likely."""
+    drawn, seen = len(hashes), len(set(hashes))
     low, high = float(seen), 1e12
     while high / low > 1.01:  # find the number for which the expected number of distinct draws is what was seen
         middle = (low * high) ** 0.5

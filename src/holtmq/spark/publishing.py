@@ -10,9 +10,12 @@ from pyspark.sql import DataFrame
 
 from holtmq.client.publisher import RETRIES, WINDOW, ReceivedConfirms
 from holtmq.spark.amqp.amqp_options import BrokerOptions, PublishOptions
+from holtmq.spark.amqp.message_numbers import QUERY_ID
 from holtmq.spark.amqp.row_publisher import RowPublisher
 from holtmq.spark.arguments import require_messages
+from holtmq.spark.connect import is_connect
 from holtmq.spark.deprecated_names import accept_old_keywords
+from holtmq.spark.job_announcement import announced, files_of
 
 CONFIRMS = "confirmed long, returned long, retried long, first_return string"
 CONFIRMS_ARROW = pa.schema(
@@ -40,6 +43,7 @@ def publish(
     retries: int = RETRIES,
     rate: int = 0,
     publisher: str | None = None,
+    announce: str | None = None,
 ) -> ReceivedConfirms:
     """Publish all rows and return how many were confirmed, returned and retried. Runs the job.
 
@@ -64,6 +68,9 @@ def publish(
         retries: The number of retries after a lost connection or a negative confirm.
         rate: The maximum message rate of each task, in messages per second (0: no limit).
         publisher: The name under which a HoltMQ stream recognises messages that are published again, and stores them once.
+        announce: The HTTP API of a broker whose Pipeline page lists this run, such as `http://127.0.0.1:15672`, or "" for none
+            (default: the setting `spark.holtmq.announce` of the session, and without it the job's broker, if it is HoltMQ).
+            Within a micro-batch of a stream, nothing is announced.
     """
     require_messages("messages", messages)
     broker = BrokerOptions(
@@ -74,7 +81,17 @@ def publish(
         exchange=exchange, mandatory=mandatory, persistent=persistent, window=window, retries=retries, rate=rate,
         publisher=publisher,
     )  # fmt: skip
-    return publish_rows(messages, broker, options)
+    if announce is None and _is_in_micro_batch(messages):  # there may be thousands of them
+        announce = ""
+    spark, confirms = messages.sparkSession, ReceivedConfirms()
+    with announced(spark, broker, announce, "publish", lambda: confirms.confirmed, read=lambda: files_of(messages)):
+        confirms = publish_rows(messages, broker, options)
+    return confirms
+
+
+def _is_in_micro_batch(messages: DataFrame) -> bool:
+    spark = messages.sparkSession
+    return not is_connect(spark) and spark.sparkContext.getLocalProperty(QUERY_ID) is not None
 
 
 def publish_rows(messages: DataFrame, broker: BrokerOptions, options: PublishOptions) -> ReceivedConfirms:

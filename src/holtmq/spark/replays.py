@@ -18,7 +18,7 @@ from holtmq.spark.amqp.columns import RAW_COLUMNS, SCHEMA
 from holtmq.spark.arguments import require_messages, require_type
 from holtmq.spark.deliveries import route
 from holtmq.spark.deprecated_names import OldToJson, accept_old_keywords
-from holtmq.spark.job_announcement import announced
+from holtmq.spark.job_announcement import announced, files_of
 from holtmq.spark.publishing import publish_rows
 from holtmq.spark.times import message_time
 from holtmq.table import FieldValue
@@ -55,6 +55,8 @@ class MessageFilter:
             selected = selected.where(time >= F.lit(self.since)) if self.since is not None else selected
             selected = selected.where(time < F.lit(self.until)) if self.until is not None else selected
         if self.queue is not None:
+            if "source_queue" not in archive.columns:
+                raise InvalidValueError(f"queue needs a column source_queue, found the columns {', '.join(archive.columns)}")
             queues = [self.queue] if isinstance(self.queue, str) else list(self.queue)
             selected = selected.where(F.col("source_queue").isin(queues))
         if self.key is not None or self.headers:
@@ -139,8 +141,8 @@ def replay(
         persistent: Whether messages without a delivery mode are persistent.
         window: The maximum number of unconfirmed messages per task.
         retries: The number of retries after a lost connection or a negative confirm.
-        announce: The HTTP API of a broker whose Pipeline page lists this run, such as `http://127.0.0.1:15672` (default: the
-            setting `spark.holtmq.announce` of the session). Nothing is announced without both, or if it is empty.
+        announce: The HTTP API of a broker whose Pipeline page lists this run, such as `http://127.0.0.1:15672`, or "" for none
+            (default: the setting `spark.holtmq.announce` of the session, and without it the job's broker, if it is HoltMQ).
     """
     require_messages("archive", archive, "read_archive(spark, path)")
     require_type("where", where, MessageFilter, "a MessageFilter, such as MessageFilter(key='orders.#')")
@@ -162,15 +164,11 @@ def replay(
     if exact:
         selected = _require_raw(selected)
     confirms = ReceivedConfirms()
-    with announced(archive.sparkSession, broker, announce, "replay", lambda: confirms.confirmed, read=lambda: _files(archive)):
+    with announced(
+        archive.sparkSession, broker, announce, "replay", lambda: confirms.confirmed, read=lambda: files_of(archive)
+    ):
         confirms = publish_rows(selected.coalesce(tasks), broker, options)
     return ReplaySummary(replay_id, confirms)
-
-
-def _files(archive: DataFrame) -> str:
-    """Return what a replay reads, as far as it can be said in a line."""
-    files = archive.inputFiles()
-    return f"{files[0].rpartition('/')[0]} ({len(files):,} files)" if files else "a DataFrame"
 
 
 def _require_raw(messages: DataFrame) -> DataFrame:

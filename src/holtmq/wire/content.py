@@ -26,6 +26,8 @@ NAMES = (
 PERSISTENT = 2
 PROPERTIES_AT = CONTENT_START.size
 """Offset of the properties in a header frame. They start with the flags."""
+ESCAPED = "surrogateescape"
+"""A property need not be UTF-8, as in RabbitMQ: what it is for is between publisher and consumer. Wrong bytes are escaped."""
 LIGHT_BYTES = 128
 CACHEABLE_BYTES = 512
 """Properties up to this size are kept in caches, decoded. Decoded headers take many times their size."""
@@ -118,7 +120,7 @@ class Properties:
                 values[name] = datetime.fromtimestamp(seconds, UTC) if seconds <= LAST_SECOND else seconds
                 return at + 8
             case _:
-                values[name], after = decode_short_string(raw, at)
+                values[name], after = decode_short_string(raw, at, ESCAPED)
                 return after
 
 
@@ -154,7 +156,7 @@ def encode_properties(properties: Mapping[str, Any]) -> bytes:
                 seconds = int(value.timestamp()) if isinstance(value, datetime) else value
                 values.append(seconds.to_bytes(8, "big"))
             case _:
-                values.append(short_string(value))
+                values.append(short_string(value, ESCAPED))
     return (flags << 2).to_bytes(2, "big") + b"".join(values)
 
 

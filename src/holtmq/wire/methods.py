@@ -94,10 +94,20 @@ def _decode_argument(payload: bytes, at: int, type_: object, kind: type[Method],
     if isinstance(type_, int):
         return _number(payload, at, type_, kind, name), at + type_
     if type_ == "shortstr":
-        return decode_short_string(payload, at, errors)
+        return _decode_text(payload, at, kind, name, errors)
     if type_ == "longstr":
         return decode_long_string(payload, at)
     return decode_table(payload, at)
+
+
+def _decode_text(payload: bytes, at: int, kind: type[Method], name: str, errors: str) -> tuple[str, int]:
+    try:
+        return decode_short_string(payload, at, errors)
+    except FrameError as error:
+        if not isinstance(error.__cause__, UnicodeDecodeError):
+            raise
+        content = error.__cause__.object[:40]
+        raise FrameError(f"expected {name} of {kind.label()} in UTF-8 (AMQP 0-9-1, 4.2.5.3), got {content!r}") from error
 
 
 def _encode_argument(value: Any, type_: object, errors: str) -> bytes:

@@ -312,6 +312,8 @@ def _message(fetched: Fetched, encoding: str, truncate: int) -> dict[str, Any]:
 
 
 def _property(value: Any) -> Any:
+    if isinstance(value, str):
+        return value.encode("utf-8", "surrogateescape").decode("utf-8", "replace")  # JSON cannot represent other bytes
     written = to_json(value)
     return written["$timestamp"] if isinstance(written, dict) and set(written) == {"$timestamp"} else written
 

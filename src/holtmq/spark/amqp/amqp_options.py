@@ -138,6 +138,8 @@ class BrokerOptions(Options):
     cert_file: str | None = _text()
     key_file: str | None = _text()
     verify: bool = _flag(default=True)
+    announce: str | None = _text()
+    """The HTTP API that lists a stream (default: that of the broker), or "false"."""
 
     def __post_init__(self) -> None:
         Options.__post_init__(self)

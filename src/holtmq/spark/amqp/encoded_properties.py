@@ -12,7 +12,7 @@ from collections.abc import Mapping
 from datetime import UTC, datetime
 from typing import Any
 
-from holtmq.errors import FrameError
+from holtmq.errors import FrameError, InvalidValueError
 from holtmq.table_json import table_to_json, to_json
 from holtmq.wire.content import NAMES, encode_properties, present_properties
 from holtmq.wire.tables import (
@@ -112,7 +112,9 @@ def join_properties(fields: Mapping[str, bytes]) -> bytes:
 
 
 def encode_property(name: str, value: object) -> bytes:
-    """Encode the value of one property."""
+    """Encode the value of one property. Raise InvalidValueError for a number that does not fit into a byte."""
+    if _SIZES.get(name) == 1 and not (isinstance(value, int) and 0 <= value <= 255):
+        raise InvalidValueError(f"{name}: expected a number from 0 to 255, got {value!r}")
     return encode_properties({name: value})[2:]
 
 

@@ -164,6 +164,8 @@ def _require_type(field: StructField) -> None:
     found = f"got type {field.dataType.simpleString()}"
     if field.name in (*TEXTS, "exchange", "routing_key") and not is_text:
         raise InvalidValueError(f"column {field.name!r} must be a string, {found}: cast it first")
+    if field.name == "body" and not isinstance(field.dataType, StringType | BinaryType | NullType):
+        raise InvalidValueError(f"column 'body' must be binary or a string, {found}: cast it, or convert it with to_json")
     if field.name == "headers" and not (is_text or isinstance(field.dataType, MapType | StructType)):
         raise InvalidValueError(f"column 'headers' must be JSON text, a map or a struct, {found}: convert it with to_json")
     if field.name in RAW_COLUMNS and not isinstance(field.dataType, BinaryType | NullType):

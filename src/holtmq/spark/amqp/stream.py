@@ -24,12 +24,14 @@ import pyarrow as pa
 from pyspark.sql.datasource import DataSourceStreamReader, InputPartition
 from pyspark.sql.streaming.datasource import ReadLimit, ReadMaxRows, SupportsTriggerAvailableNow
 
+from holtmq.client.run_announcer import RunAnnouncer
 from holtmq.spark.amqp.amqp_options import BrokerOptions, StreamOptions, require_known
 from holtmq.spark.amqp.columns import with_all_columns
 from holtmq.spark.amqp.spool import Spool, SpoolError
 from holtmq.spark.amqp.stream_intake import PAUSE_S, Intake
 from holtmq.spark.amqp.subscription import Subscription
 from holtmq.spark.amqp.task_output import without_traceback
+from holtmq.spark.job_announcement import announced_stream
 
 
 class SegmentPartition(InputPartition):
@@ -51,6 +53,7 @@ class QueueStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
     def __init__(self, options: dict[str, str]) -> None:
         self._given = options
         self._intake: Intake | None = None
+        self._run: RunAnnouncer | None = None
         self._start = self._end = self.initialOffset()
 
     @cached_property
@@ -90,6 +93,8 @@ class QueueStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             if intake.ledger.has_planned:  # Spark commits them when the offset changes
                 return {**start, "tick": start["tick"] + 1}
             if not intake.expects_more():
+                if intake.is_complete and self._run is not None:  # Spark kills this process next, without a call of stop()
+                    self._run.end("finished")
                 return start
             time.sleep(PAUSE_S)
 
@@ -120,6 +125,8 @@ class QueueStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
 
     def stop(self) -> None:
         """Stop the receivers."""
+        if self._run is not None:
+            self._run.end("interrupted")
         if self._intake is not None:
             self._intake.stop()
 
@@ -132,5 +139,8 @@ class QueueStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
 
     def _running(self) -> Intake:
         if self._intake is None:
-            self._intake = Intake(Subscription(BrokerOptions.parse(self._given), self._options), self._options)
+            broker = BrokerOptions.parse(self._given)
+            self._intake = intake = Intake(Subscription(broker, self._options), self._options)
+            # without a lag from here, the broker shows that of the queue
+            self._run = announced_stream(broker, self._options, lambda: intake.ledger.taken, lambda: None).start()
         return self._intake

@@ -67,6 +67,11 @@ class Intake:
             receiver.start()
             self._receivers.append(receiver)
 
+    @property
+    def is_complete(self) -> bool:
+        """Whether a stream that has an end has reached it."""
+        return self._missing() == 0
+
     def plan(self, last: int, most: int | None) -> int | None:
         """Plan a batch of at most `most` messages after segment `last`. Return its last segment, or None if there is none.
 

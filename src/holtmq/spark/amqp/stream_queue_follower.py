@@ -17,6 +17,7 @@ from pyspark.sql.datasource import DataSourceStreamReader, InputPartition
 from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadLimit, ReadMaxRows, SupportsTriggerAvailableNow
 
 from holtmq.client.blocking_connection import ConnectionLostError
+from holtmq.client.run_announcer import RunAnnouncer
 from holtmq.spark.amqp.amqp_options import BrokerOptions, require_known
 from holtmq.spark.amqp.offset_options import FollowOptions
 from holtmq.spark.amqp.offset_range import OffsetRange, split_ranges
@@ -27,6 +28,7 @@ from holtmq.spark.amqp.stream_metrics import StreamMetrics
 from holtmq.spark.amqp.stream_progress import StreamProgress
 from holtmq.spark.amqp.subscription import Subscription
 from holtmq.spark.amqp.task_output import without_traceback
+from holtmq.spark.job_announcement import announced_stream
 
 
 class StreamQueueFollower(DataSourceStreamReader, SupportsTriggerAvailableNow):
@@ -44,6 +46,7 @@ class StreamQueueFollower(DataSourceStreamReader, SupportsTriggerAvailableNow):
         self._lags: dict[str, int] = {}
         self._read_before: int | None = None
         """How many offsets the micro-batches of earlier runs had."""
+        self._run: RunAnnouncer | None = None
 
     @cached_property
     def _options(self) -> FollowOptions:
@@ -72,26 +75,29 @@ class StreamQueueFollower(DataSourceStreamReader, SupportsTriggerAvailableNow):
 
     def prepareForTriggerAvailableNow(self) -> None:  # noqa: N802
         """Note where the streams end now. The query ends when it has read up to there."""
-        self.stop()  # new consumers see all that was confirmed
+        self._close()  # new consumers see all that was confirmed
         self._final = self._find_ends()
 
     def latestOffset(self, start: dict[str, Any], limit: ReadLimit) -> dict[str, Any]:  # noqa: N802
         """Plan the next micro-batch, and return its end."""
         begin = StreamProgress.parse(start)
         self._read_before = begin.messages if self._read_before is None else self._read_before
+        if self._run is None:
+            self._run = announced_stream(self._broker, self._options, self._read, self._lag).start()
         ends = self._find_ends() if self._final is None else self._final
         known = self._with_new_streams(begin, ends)
         self._lags = known.lags(ends)
         end = known.advance(ends, limit.max_rows if isinstance(limit, ReadMaxRows) else None, datetime.now(UTC))
         self._end = begin if end is known else end
+        if end is known and self._final is not None:  # Spark kills this process next, without a call of stop()
+            self._run.end("finished")
         return self._end.to_dict()
 
     def reportLatestOffset(self) -> dict[str, Any] | None:  # noqa: N802
         """Return the last offset with the metrics of the stream, for the progress of the query."""
         if self._read_before is None:
             return None
-        read = self._end.messages - self._read_before
-        metrics = StreamMetrics(sum(self._lags.values()), read, acknowledged=0, redelivered=0, oldest_age_ms=None)
+        metrics = StreamMetrics(self._lag(), self._read(), acknowledged=0, redelivered=0, oldest_age_ms=None)
         return {**self._end.to_dict(), **metrics.to_dict(), "lags": self._lags}
 
     def partitions(self, start: dict[str, Any], end: dict[str, Any]) -> list[OffsetRange]:
@@ -104,8 +110,9 @@ class StreamQueueFollower(DataSourceStreamReader, SupportsTriggerAvailableNow):
 
     def stop(self) -> None:
         """Close the connections."""
-        for stream in self._streams.values():
-            stream.close()
+        if self._run is not None:
+            self._run.end("interrupted")
+        self._close()
 
     # Spark calls this on the executors.
 
@@ -114,6 +121,17 @@ class StreamQueueFollower(DataSourceStreamReader, SupportsTriggerAvailableNow):
         assert isinstance(partition, OffsetRange)
         reader = RangeReader(self._broker, partition, fail_on_data_loss=self._options.fail_on_data_loss)
         return without_traceback(reader.read())
+
+    def _close(self) -> None:
+        for stream in self._streams.values():
+            stream.close()
+
+    def _read(self) -> int:
+        """Return how many offsets the micro-batches of this run had."""
+        return self._end.messages - (self._read_before or 0)
+
+    def _lag(self) -> int:
+        return sum(self._lags.values())
 
     def _known_streams(self) -> dict[str, RemoteStream]:
         """Return the streams to read. For a pattern, look for new ones now and then."""

@@ -38,7 +38,8 @@ class StreamQueueReader(DataSourceReader):
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
         """Return the rows of a range."""
-        assert isinstance(partition, OffsetRange)
+        if not isinstance(partition, OffsetRange):  # Spark makes a partition of its own if there is nothing to read
+            return iter(())
         reader = RangeReader(self._broker, partition, fail_on_data_loss=self._options.fail_on_data_loss)
         return without_traceback(reader.read())
 

@@ -24,7 +24,7 @@ function Runs() {
   return html`<h2 style=${HEADING}>Runs</h2><${Failure} error=${error} />
     ${data && (data.length
       ? html`<${Table} caption="Runs" rows=${data} columns=${runColumns} />`
-      : html`<p class="quiet">No runs yet. A job appears here while this broker runs, if it is started with <code class="wrap">--http-url ${location.origin}</code>.</p>`)}`;
+      : html`<p class="quiet">No runs yet. Jobs that use this broker appear here while it runs. Start any other job with <code class="wrap">--http-url ${location.origin}</code>.</p>`)}`;
 }
 
 export function Pipeline({ user }) {
