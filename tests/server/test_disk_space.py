@@ -28,7 +28,7 @@ def test_a_data_file_behind_a_symbolic_link_counts_where_it_is(tmp_path: Path, e
     Path(f"{data}-wal").write_bytes(bytes(50))
     link.symlink_to(data)
     system = os.statvfs(elsewhere)
-    space = DiskSpace(str(link), 2**62)
+    space = DiskSpace(str(link), Config(data=str(link)).data_folder, 2**62)
     assert space.limit == int(system.f_blocks * system.f_frsize * MOST_OF_FILE_SYSTEM)
     assert space.used == 150
     assert Config(data=str(link)).data_folder == elsewhere

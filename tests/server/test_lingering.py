@@ -45,7 +45,8 @@ class Served(Bench):
             self.journal,
             self.turns,
             BackPressure(self.broker, self.journal, ()),
-            DiskSpace(str(path), 0),
+            DiskSpace(str(path), path.parent, 0),
+            lambda _: None,
         )
 
     async def publish(self) -> None:
