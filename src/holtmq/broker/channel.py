@@ -13,7 +13,7 @@ from holtmq.broker.consumer import Consumer
 from holtmq.broker.declarer import Declarer
 from holtmq.broker.fan_out import FanOut
 from holtmq.broker.ports import NoOutlet, Outlet
-from holtmq.broker.publication import Publication
+from holtmq.broker.publication import Destination, Publication
 from holtmq.broker.queued_message import Origin, QueuedMessage
 from holtmq.broker.reply import REPLY_QUEUE, ReplyDestination
 from holtmq.broker.served_queue import ServedQueue
@@ -28,7 +28,7 @@ from holtmq.errors import (
 )
 from holtmq.queueing.terms import parse_expiration
 from holtmq.routing.matcher import NO_HEADERS
-from holtmq.routing.route import Route
+from holtmq.routing.route import NO_ENTRIES, Entry, Route
 from holtmq.routing.router import routing_keys
 from holtmq.steps import Steps, complete
 from holtmq.store.stream_port import StreamMessage
@@ -49,6 +49,11 @@ SETTLED_AT_ONCE = 100
 """Messages that a client can requeue or reject together without waiting for a chore."""
 COMMITTED_AT_ONCE = 1000
 """Messages and acknowledgements of a transaction that is committed without a chore."""
+DESTINATIONS_KEPT = 20_000
+"""Number of destinations in all the ways that a channel keeps in its cache."""
+WAY_BYTES = 600
+WAY_DESTINATION_BYTES = 16
+"""What a way takes in the cache, and each of its destinations: once in the way, and once in the route that it is found by."""
 
 
 class Fetched(NamedTuple):
@@ -117,6 +122,10 @@ class Channel:
         """The vhost's generation in which the following was found."""
         self._accesses: dict[str, ExchangeAccess] = {}
         self._ways: dict[tuple[str, tuple[str, ...]], Way] = {}
+        self._destinations = 0
+        """Number of destinations of the ways in this cache."""
+        self._routing_memory = 0
+        """Bytes of the ways and tallies, as the session counts them."""
         self.known_properties = session.broker.properties
         """Decoded properties by their bytes, shared by all channels."""
 
@@ -163,7 +172,7 @@ class Channel:
         """Put messages of a transaction into those of their queues that still exist."""
         left = [destination for destination in way.destinations if not destination.is_deleted]
         if len(left) < len(way.destinations):
-            way = self.tallies.way(publication.origin.exchange, left, way.entries)
+            way = self._tallied(publication.origin.exchange, left, way.entries)
         self.put(publication, properties, contents, size, way)
 
     def _fan_out(self, fan_out: FanOut) -> None:
@@ -202,8 +211,7 @@ class Channel:
         exchange = origin.exchange
         if self._generation != vhost.generation:
             self._generation = vhost.generation
-            self._accesses.clear()
-            self._ways.clear()
+            self._forget_ways()
         access = self._accesses.get(exchange) or self._access(origin)
         if access.has_topic_permission:
             self._require_topic(exchange, origin.routing_key)
@@ -233,7 +241,7 @@ class Channel:
         """Return the way of a message, from a cache, since many routing keys lead to the same queues."""
         exchange, vhost = origin.exchange, self.vhost
         if exchange == DEFAULT_EXCHANGE and origin.routing_key.startswith(REPLY_QUEUE):
-            return self.tallies.way(exchange, vhost.reply_destinations(origin.routing_key), {})
+            return self._tallied(exchange, vhost.reply_destinations(origin.routing_key), NO_ENTRIES)
         route = vhost.router.resolve(exchange, origin.routing_key, headers)
         if route is access.last_route and access.last_way is not None:
             return access.last_way
@@ -243,13 +251,33 @@ class Channel:
     def _way_of(self, exchange: str, route: Route) -> Way:
         vhost = self.vhost
         if route.entries:
-            return self.tallies.way(exchange, vhost.destinations(route), route.entries)
+            return self._tallied(exchange, vhost.destinations(route), route.entries)
         way = self._ways.get((exchange, route.queues))
         if way is None:
-            if len(self._ways) >= WAYS_KEPT:
-                self._ways.clear()
-            way = self._ways[exchange, route.queues] = self.tallies.way(exchange, vhost.destinations(route), {})
+            if len(self._ways) >= WAYS_KEPT or self._destinations > DESTINATIONS_KEPT:
+                self._forget_ways()
+            destinations = vhost.destinations(route)
+            self._destinations += len(destinations)
+            way = self._ways[exchange, route.queues] = self._tallied(exchange, destinations, NO_ENTRIES)
         return way
+
+    def _tallied(self, exchange: str, destinations: Sequence[Destination], entries: Mapping[str, Entry]) -> Way:
+        way = self.tallies.way(exchange, destinations, entries)
+        self._count_routing()
+        return way
+
+    def _forget_ways(self) -> None:
+        self._accesses.clear()
+        self._ways.clear()
+        self._destinations = 0
+        self._count_routing()
+
+    def _count_routing(self, *, is_over: bool = False) -> None:
+        """Count what the ways and tallies take, or nothing any more."""
+        ways = WAY_BYTES * len(self._ways) + WAY_DESTINATION_BYTES * self._destinations
+        now = 0 if is_over else ways + self.tallies.memory
+        self.session.routing += now - self._routing_memory
+        self._routing_memory = now
 
     def _give_way(self) -> None:
         """Let others go first, if this turn has taken its time."""
@@ -273,7 +301,7 @@ class Channel:
                 f"user_id property set to {properties.user_id!r} but authenticated user was {user.name!r}"
             )
         way, origin = publication.way, publication.origin
-        access = self._accesses[origin.exchange]
+        access = self._accesses.get(origin.exchange) or self._access(origin)
         if properties.adds_keys and access.has_topic_permission:
             for key in routing_keys(origin.routing_key, properties.headers):
                 self._require_topic(origin.exchange, key)
@@ -706,6 +734,7 @@ class Channel:
         if not self._is_counted:
             self._is_counted = True
             self.vhost.count_closed(self)
+            self._count_routing(is_over=True)
 
 
 def _unknown(tag: int) -> PreconditionFailedError:

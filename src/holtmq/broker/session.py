@@ -28,6 +28,8 @@ class Session:
         self.exclusive_queues: dict[str, MessageQueue] = {}
         self.consumers = 0
         """Bytes of the consumers on all channels."""
+        self.routing = 0
+        """Bytes of what the channels keep of the routes of their messages."""
         self.uncommitted = 0
         """Bytes of the messages in open transactions."""
         self.fanning_out = 0
@@ -53,8 +55,8 @@ class Session:
 
     @property
     def memory(self) -> int:
-        """Bytes that channels, consumers, open transactions and unfinished publishes take."""
-        return CHANNEL_BYTES * len(self.channels) + self.consumers + self.uncommitted + self.fanning_out
+        """Bytes that channels, their routes, consumers, open transactions and unfinished publishes take."""
+        return CHANNEL_BYTES * len(self.channels) + self.routing + self.consumers + self.uncommitted + self.fanning_out
 
     def close_channel(self, number: int) -> Chore | None:
         """Close a channel, in steps. Its number is free when that is done."""

@@ -18,8 +18,15 @@ WAYS_KEPT = 1000
 """Number of distinct sets of queues that a channel counts; further sets are counted together, without queue names."""
 LARGEST_SET = 1000
 """Sets of more queues than this are counted without queue names."""
+NAMES_KEPT = 20_000
+"""Number of queue names in all the sets that a channel counts. When there are more, further sets are counted without."""
+TALLY_BYTES = 400
+NAME_BYTES = 8
+"""What a tally takes, and each name in it beyond the string, which is that of the queue."""
 FOLDED = 10_000
 """Number of deleted exchanges and queues whose counters are kept."""
+PAIRS_KEPT = 50_000
+"""Pairs of an exchange and a queue whose counters stay, those with the most messages, once there are twice as many."""
 
 
 class Tally:
@@ -48,6 +55,12 @@ class Tallies:
 
     def __init__(self) -> None:
         self._by_way: dict[tuple[str, tuple[str, ...], int], Tally] = {}
+        self._names = 0
+
+    @property
+    def memory(self) -> int:
+        """Bytes that the tallies take."""
+        return TALLY_BYTES * len(self._by_way) + NAME_BYTES * self._names
 
     def __iter__(self) -> Iterator[Tally]:
         return iter(self._by_way.values())
@@ -57,11 +70,13 @@ class Tallies:
         copies = len(destinations)
         if copies <= LARGEST_SET:
             names = tuple([destination.name for destination in destinations])
-        if (exchange, names, copies) not in self._by_way and len(self._by_way) >= WAYS_KEPT:
+        is_full = len(self._by_way) >= WAYS_KEPT or self._names + len(names) > NAMES_KEPT
+        if is_full and (exchange, names, copies) not in self._by_way:
             names = ()
         tally = self._by_way.get((exchange, names, copies))
         if tally is None:
             tally = self._by_way[exchange, names, copies] = Tally(exchange, names, copies)
+            self._names += len(names)
         return Way(destinations, entries, tally)
 
 
@@ -151,6 +166,8 @@ class Traffic:
         if len(self.pairs) > FOLDED + len(queues):
             kept = {pair: count for pair, count in self.pairs.items() if pair[0] in exchanges and pair[1] in queues}
             self.pairs = Counter(kept)
+        if len(self.pairs) > 2 * PAIRS_KEPT:
+            self.pairs = Counter(dict(self.pairs.most_common(PAIRS_KEPT)))
         if len(self.published) > FOLDED + len(exchanges):
             self.published = Counter({name: count for name, count in self.published.items() if name in exchanges})
             self.routed = Counter({name: count for name, count in self.routed.items() if name in exchanges})
