@@ -311,11 +311,17 @@ class ServerConnection:
             ):
                 break
             raw_properties = bytes(buffer[after + CONTENT_START.size : body_at - 1])
+            contents = [bytes(buffer[after:content_end])]
+            start, offset, length = bytes(buffer[at : body_at + FRAME_START_SIZE]), after - at, content_end - at
+            at, start_size = content_end, len(start)
+            # Messages that differ in nothing but their body are often sent in a row.
+            while at + length <= end and bytes(buffer[at : at + start_size]) == start and buffer[at + length - 1] == FRAME_END:
+                contents.append(bytes(buffer[at + offset : at + length]))
+                at += length
             try:
-                target.publish(raw_properties, (bytes(buffer[after:content_end]),), body_size)
+                target.publish(raw_properties, contents, body_size)
             except AmqpError as error:
                 self._fail(error, number, *PUBLISH)
-            at = content_end
         return at
 
     def _receive(self, data: bytes) -> None:
