@@ -123,6 +123,9 @@ class MessageStorePort(Protocol):
     def is_mine(self, connection: Any, queue_id: int, message_id: int, attempts: int) -> bool:
         """Return whether the caller still holds the lock of a message."""
 
+    def hold(self, connection: Any, queue_id: int, message_id: int) -> None:
+        """Keep other processes from changing a message until the transaction ends."""
+
     def settle_mine(
         self,
         connection: Any,

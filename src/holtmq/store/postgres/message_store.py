@@ -21,7 +21,6 @@ from holtmq.store.sql.damage import name_of_queue, report
 from holtmq.store.sql.keys import KeyPattern, RoutingKeys
 
 SQL = load("statements.sql")
-DELETED_AT_ONCE = 1000
 LOOK_STEPS = (10, 40, 160, 640, 2560)
 """Ready messages that are looked at, in order, before each key is looked up."""
 TRIES = (1, 16, 256)
@@ -109,7 +108,7 @@ class PostgresMessageStore:
         """Lock the first message, unless one is to be released before it, or it has expired. A transaction of its own."""
 
         def claim(connection: PostgresConnection) -> list[tuple[Any, ...]]:
-            return connection.fetch(SQL["claim_first"], queue_id, now_ms, lease_until)
+            return connection.fetch(SQL["claim_first"], queue_id, now_ms, lease_until, not self._database.is_in_transaction)
 
         rows = self._database.alone(claim, is_safe=True)  # if the answer is lost, the lease expires
         return self._verified(queue_id, StoredMessage(*rows[0][:-1])) if rows else None
@@ -271,6 +270,10 @@ class PostgresMessageStore:
         """Return whether the caller still holds the lock of a message."""
         return bool(connection.fetch(SQL["is_mine"], message_id, queue_id, attempts))
 
+    def hold(self, connection: PostgresConnection, queue_id: int, message_id: int) -> None:
+        """Keep other processes from changing a message until the transaction ends."""
+        connection.fetch(SQL["hold"], queue_id, message_id)
+
     def settle_mine(
         self,
         connection: PostgresConnection,
@@ -309,13 +312,10 @@ class PostgresMessageStore:
         settled_before_ms: int | None = None,
     ) -> int:
         """Remove the messages of a queue in the given states, optionally only those settled before a time."""
-        removed = 0
-        while True:
-            gone = connection.fetch(SQL["delete"], queue_id, list(map(int, states)), settled_before_ms, DELETED_AT_ONCE)
-            self._free(connection, gone)
-            removed += len(gone)
-            if len(gone) < DELETED_AT_ONCE:
-                return removed
+        ((removed, shared),) = connection.fetch(SQL["delete"], queue_id, list(map(int, states)), settled_before_ms)
+        if shared:
+            connection.change(SQL["free"], shared)
+        return int(removed)
 
     def forget_done(self, connection: PostgresConnection, queue_id: int, settled_before_ms: int) -> None:
         """Remove a few messages that were acknowledged before this time. Called at every acknowledgement, it keeps up."""
@@ -323,8 +323,7 @@ class PostgresMessageStore:
             self.remove(connection, queue_id, message_id)
 
     def remove_unused(self, connection: PostgresConnection) -> None:
-        """Remove messages of queues that do not exist, and content that no queue has."""
-        connection.fetch(SQL["orphans"])
+        """Remove content that no queue has: a process was killed before it could."""
         connection.change(SQL["unused"])
 
     def _free(self, connection: PostgresConnection, gone: Sequence[tuple[int, int]]) -> None:

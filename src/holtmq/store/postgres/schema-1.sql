@@ -149,7 +149,7 @@ CREATE TABLE deliveries (
     raw_properties  BYTEA,
     body            BYTEA,
     checksum        BIGINT,
-    PRIMARY KEY (message_id, queue_id)
+    PRIMARY KEY (queue_id, message_id)
 ) WITH (
     -- A queue replaces its rows all the time: what is dead must go soon, and at full speed.
     autovacuum_vacuum_scale_factor = 0.0, autovacuum_vacuum_threshold = 5000, autovacuum_vacuum_cost_delay = 0,

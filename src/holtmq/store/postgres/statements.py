@@ -21,6 +21,14 @@ JOINS = """
 LEFT JOIN messages ON locked.is_shared = 1 AND messages.id = locked.message_id
 LEFT JOIN routing_keys ON routing_keys.id = locked.key_id
 """
+FREED = """
+, held AS (
+    SELECT id FROM messages WHERE id IN (SELECT message_id FROM gone WHERE is_shared = 1) ORDER BY id FOR UPDATE
+), freed AS (
+    UPDATE messages SET copies = copies - 1 FROM held WHERE messages.id = held.id
+)
+"""
+"""Counts the queues that still have a content. Rows are locked in order, so that two processes never wait for each other."""
 MARK = re.compile(r"\?(\d*)")
 
 
@@ -31,6 +39,7 @@ def load(name: str) -> dict[str, str]:
         key: re.sub(r"^--.*\n", "", text, flags=re.MULTILINE).strip().rstrip(";")
         .replace("{columns}", COLUMNS.strip())
         .replace("{joins}", JOINS.strip())
+        .replace("{freed}", FREED.strip())
         for key, text in zip(parts[::2], parts[1::2], strict=True)
     }  # fmt: skip
 

@@ -36,7 +36,8 @@ VALUES ($1, $2, $3, $4, 1, 0, $5, $6, $7, $8, $9);
 SELECT nextval('message_ids');
 
 -- name: claim_first
--- Lock the first message of a queue, unless one is to be released before it, or it has expired. It does not wait for the disk.
+-- Lock the first message of a queue, unless one is to be released before it, or it has expired. Alone, it does not wait for the
+-- disk; in a transaction of the caller's, that one decides.
 WITH head AS (
     SELECT message_id FROM deliveries
     WHERE queue_id = $1 AND state = 0 AND NOT EXISTS (SELECT FROM deliveries WHERE queue_id = $1 AND due_at <= $2)
@@ -46,7 +47,7 @@ WITH head AS (
     WHERE deliveries.message_id = head.message_id AND queue_id = $1 AND (expires_at IS NULL OR expires_at >= $2)
     RETURNING deliveries.*
 )
-SELECT {columns}, set_config('synchronous_commit', 'off', true)
+SELECT {columns}, CASE WHEN $4 THEN set_config('synchronous_commit', 'off', true) END
 FROM locked {joins};
 
 -- name: ready
@@ -125,31 +126,24 @@ WITH gone AS (
     DELETE FROM deliveries USING unnest($2::bigint[], $3::integer[]) AS mine (id, attempts)
     WHERE message_id = mine.id AND queue_id = $1 AND state = 1 AND deliveries.attempts = mine.attempts
     RETURNING message_id, is_shared
-), freed AS (
-    UPDATE messages SET copies = copies - 1 FROM gone WHERE id = message_id AND is_shared = 1
-)
+){freed}
 SELECT message_id, is_shared FROM gone;
 
 -- name: remove
 WITH gone AS (
     DELETE FROM deliveries WHERE queue_id = $1 AND message_id = ANY ($2::bigint[]) RETURNING message_id, is_shared
-), freed AS (
-    UPDATE messages SET copies = copies - 1 FROM gone WHERE id = message_id AND is_shared = 1
-)
+){freed}
 SELECT message_id, is_shared FROM gone;
 
 -- name: delete
--- Remove some messages in the given states, optionally only those settled before a time.
+-- Remove the messages in the given states, optionally only those settled before a time. Return their number, and which of them
+-- have their content in `messages`.
 WITH gone AS (
-    DELETE FROM deliveries WHERE queue_id = $1 AND message_id IN (
-        SELECT message_id FROM deliveries
-        WHERE queue_id = $1 AND state = ANY ($2::smallint[]) AND ($3::bigint IS NULL OR settled_at < $3) LIMIT $4
-    )
+    DELETE FROM deliveries
+    WHERE queue_id = $1 AND state = ANY ($2::smallint[]) AND ($3::bigint IS NULL OR settled_at < $3)
     RETURNING message_id, is_shared
-), freed AS (
-    UPDATE messages SET copies = copies - 1 FROM gone WHERE id = message_id AND is_shared = 1
-)
-SELECT message_id, is_shared FROM gone;
+){freed}
+SELECT count(*), array_agg(message_id) FILTER (WHERE is_shared = 1) FROM gone;
 
 -- name: free
 -- Remove the content of messages that no queue has any more.
@@ -167,22 +161,14 @@ SELECT 1 FROM deliveries WHERE message_id = $1 AND queue_id = $2 AND state = 1 A
 UPDATE deliveries SET state = $4, due_at = $5, settled_at = $6
 WHERE message_id = $1 AND queue_id = $2 AND state = 1 AND attempts = $3;
 
+-- name: hold
+SELECT 1 FROM deliveries WHERE queue_id = $1 AND message_id = $2 FOR UPDATE;
+
 -- name: set_state
 UPDATE deliveries SET state = $3, due_at = $4, settled_at = $5, locked_at = NULL WHERE message_id = $1 AND queue_id = $2;
 
 -- name: long_done
 SELECT message_id FROM deliveries WHERE queue_id = $1 AND state = 2 AND settled_at < $2 LIMIT 10;
-
--- name: orphans
--- Remove messages of queues that do not exist: their puts were on the way when the queue was deleted.
-WITH gone AS (
-    DELETE FROM deliveries WHERE queue_id NOT IN (SELECT id FROM queues) RETURNING message_id, is_shared
-), freed AS (
-    UPDATE messages SET copies = copies - number
-    FROM (SELECT message_id, count(*) AS number FROM gone WHERE is_shared = 1 GROUP BY message_id) AS shared
-    WHERE id = message_id
-)
-SELECT message_id, is_shared FROM gone;
 
 -- name: unused
 DELETE FROM messages WHERE copies <= 0;

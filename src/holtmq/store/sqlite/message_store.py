@@ -428,6 +428,9 @@ class SqliteMessageStore:
         row = connection.execute(f"SELECT 1 FROM deliveries {MINE}", (message_id, queue_id, attempts)).fetchone()
         return row is not None
 
+    def hold(self, connection: sqlite3.Connection, queue_id: int, message_id: int) -> None:
+        """Do nothing: a transaction keeps all others out."""
+
     def settle_mine(
         self,
         connection: sqlite3.Connection,
