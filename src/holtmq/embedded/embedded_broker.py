@@ -50,8 +50,9 @@ class EmbeddedBroker:
         durability: Durability = "full",
         timeout_s: float = TIMEOUT_S,
         clock: Callable[[], float] | None = None,
+        must_exist: bool = False,
     ) -> None:
-        store = open_store(path, durability=durability, timeout_s=timeout_s)
+        store = open_store(path, durability=durability, timeout_s=timeout_s, must_exist=must_exist)
         self.database, self.keys, self.messages, self.streams = store.database, store.keys, store.messages, store.streams
         self.path = str(self.database.path)
         self.bell = Bell(self.database.await_change, self.database.stop_awaiting, self.database.announce)

@@ -28,24 +28,34 @@ class EmbeddedStore:
     declarations: SqlDeclarations
 
 
-def open_store(path: str | Path, *, durability: Durability = "full", timeout_s: float = TIMEOUT_S) -> EmbeddedStore:
-    """Open a file or, if `path` is a URL, a schema of a PostgreSQL database. Both are created if they do not exist."""
+def open_store(
+    path: str | Path,
+    *,
+    durability: Durability = "full",
+    timeout_s: float = TIMEOUT_S,
+    owner: str | None = None,
+    must_exist: bool = False,
+) -> EmbeddedStore:
+    """Open a file or, if `path` is a URL, a schema of a PostgreSQL database. Unless it must exist, it is created.
+
+    With an `owner`, no other process can open it, and all are told who has it.
+    """
     if is_url(path):
         try:
             from holtmq.store.postgres.schema_store import open_schema  # an optional extra
         except ImportError as error:
             raise HoltmqError(f"a PostgreSQL store needs psycopg ({error}): pip install 'holtmq[postgres]'") from error
-        return open_schema(str(path), durability, timeout_s)
+        return open_schema(str(path), durability, timeout_s, owner, must_exist=must_exist)
     from holtmq.store.sqlite.file_store import open_file
 
-    return open_file(path, durability, timeout_s)
+    if must_exist and not Path(path).is_file():
+        raise NotAStoreError(f"{path} does not exist; expected the path of a HoltMQ file")
+    return open_file(path, durability, timeout_s, owner)
 
 
 def load_topology(path: str | Path) -> Topology:
     """Return the topology of an existing HoltMQ file, or of a schema of a PostgreSQL database."""
-    if not is_url(path) and not Path(path).is_file():
-        raise NotAStoreError(f"{path} does not exist; expected a HoltMQ file")
-    store = open_store(path)
+    store = open_store(path, must_exist=True)
     try:
         return store.declarations.load()
     finally:

@@ -22,7 +22,7 @@ from types import TracebackType
 from typing import Any, TypeVar
 
 import psycopg
-from psycopg import RawCursor, errors
+from psycopg import RawCursor, RawServerCursor, errors
 from psycopg.adapt import Buffer, Loader
 from psycopg.types.numeric import Int8Dumper
 
@@ -142,13 +142,20 @@ class PostgresDatabase:
     waits_for_disk = True
 
     def __init__(
-        self, url: str, *, durability: Durability = "full", timeout_s: float = TIMEOUT_S, owner: str | None = None
+        self,
+        url: str,
+        *,
+        durability: Durability = "full",
+        timeout_s: float = TIMEOUT_S,
+        owner: str | None = None,
+        must_exist: bool = False,
     ) -> None:
         if durability not in ("full", "normal", "off"):
             raise StoreError(f"durability must be 'full', 'normal' or 'off', got {durability!r}")
         self.url = DatabaseUrl.parse(url)
         self.path = self.url.shown
         self.owner = owner
+        self._must_exist = must_exist
         self.on_rollback: list[Callable[[], None]] = []
         self.commits = SharedCommits(self._commit_together)
         self._durability = durability
@@ -307,6 +314,14 @@ class PostgresDatabase:
             self._has_news.clear()
             connection.fetch("SELECT pg_notify($1, '')", self.url.channel)
 
+    def size(self) -> int:
+        with self.lock() as connection:
+            found = connection.fetch(
+                "SELECT coalesce(sum(pg_total_relation_size(oid)), 0)::bigint FROM pg_class "
+                "WHERE relkind = 'r' AND relnamespace = $1::regnamespace", self.url.schema,
+            )  # fmt: skip
+        return int(found[0][0])
+
     def vacuum(self) -> None:
         """Make the space of removed rows available again."""
         with self.lock() as connection:
@@ -396,6 +411,7 @@ class PostgresDatabase:
             tcp_user_timeout=int(self._timeout_s * 1000),
         )  # fmt: skip
         try:
+            raw.server_cursor_factory = RawServerCursor
             raw.adapters.register_dumper(int, Int8Dumper)
             raw.adapters.register_loader("numeric", _IntLoader)
             raw.execute(SETTINGS, prepare=False)
@@ -458,6 +474,10 @@ class PostgresDatabase:
             f"{self.url.schema}.state", self.url.schema,
         )  # fmt: skip
         if not has_state:
+            if self._must_exist and not tables:
+                raise NotAStoreError(
+                    f"{self.path} has no HoltMQ installation in schema {self.url.schema!r}; name its schema with ?schema=NAME"
+                )
             if tables:
                 raise NotAStoreError(
                     f"schema {self.url.schema!r} of {self.path} has tables of another program; expected an empty schema or one "

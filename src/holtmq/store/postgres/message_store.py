@@ -6,17 +6,18 @@ statement each. Methods take the connection of the caller's transaction, and the
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
-from itertools import takewhile
+from collections.abc import Iterable, Iterator, Sequence
+from itertools import groupby, takewhile
 from operator import itemgetter
 from typing import Any
 
 from holtmq.queueing.terms import Terms
 from holtmq.store.checksum import damage_of
 from holtmq.store.message_port import MANY_KEYS
-from holtmq.store.postgres.database import PostgresConnection, PostgresDatabase
+from holtmq.store.postgres.database import PostgresConnection, PostgresDatabase, iterate
 from holtmq.store.postgres.statements import load
 from holtmq.store.records import DeliveryState, NewMessage, QueueHead, StoredMessage
+from holtmq.store.sql.copied_message import CONTENT_COLUMNS, CopiedDelivery, CopiedMessage
 from holtmq.store.sql.damage import name_of_queue, report
 from holtmq.store.sql.keys import KeyPattern, RoutingKeys
 
@@ -321,6 +322,36 @@ class PostgresMessageStore:
         """Remove a few messages that were acknowledged before this time. Called at every acknowledgement, it keeps up."""
         for (message_id,) in connection.fetch(SQL["long_done"], queue_id, settled_before_ms):
             self.remove(connection, queue_id, message_id)
+
+    def export(self, after_id: int) -> Iterator[CopiedMessage]:
+        """Iterate over all messages with higher ids, in their order. Nobody else uses the store meanwhile."""
+        with self._database.transaction() as connection:
+            rows = iterate(connection, SQL["export"], (after_id,))
+            for _, together in groupby(rows, key=itemgetter(0)):
+                found = list(together)
+                deliveries = tuple(CopiedDelivery(*row[CONTENT_COLUMNS:]) for row in found)
+                yield CopiedMessage._make((*found[0][:CONTENT_COLUMNS], deliveries))
+
+    def restore(self, connection: PostgresConnection, messages: Sequence[CopiedMessage]) -> None:
+        """Add messages as they are, with their ids, to a store that does not have them."""
+        ids = {message.key: 0 if message.key is None else self._keys.intern(message.key) for message in messages}
+        raw = connection.begun()
+        with raw.cursor().copy(SQL["restore_contents"]) as rows:
+            for message in messages:
+                if len(message.deliveries) > 1:
+                    copies, key_id = len(message.deliveries), ids[message.key]
+                    rows.write_row((message.id, copies, key_id, message.exchange, *message[4:9]))
+        with raw.cursor().copy(SQL["restore_deliveries"]) as rows:
+            for message in messages:
+                is_shared = len(message.deliveries) > 1
+                content = (None,) * 6 if is_shared else message[3:9]
+                known = (int(is_shared), len(message.body), ids[message.key], message.created_at)
+                for delivery in message.deliveries:
+                    rows.write_row((message.id, *known, *delivery, *content))
+
+    def continue_ids(self, connection: PostgresConnection) -> None:
+        """Let new messages, queues and bindings have higher ids than those that were added with theirs."""
+        connection.fetch(SQL["continue_ids"])
 
     def remove_unused(self, connection: PostgresConnection) -> None:
         """Remove content that no queue has: a process was killed before it could."""

@@ -11,7 +11,9 @@ from holtmq.store.sql.keys import RoutingKeys
 from holtmq.store.sql.stream_log import StreamLog
 
 
-def open_schema(url: str, durability: Durability, timeout_s: float) -> EmbeddedStore:
-    database = PostgresDatabase(url, durability=durability, timeout_s=timeout_s)
+def open_schema(
+    url: str, durability: Durability, timeout_s: float, owner: str | None = None, *, must_exist: bool = False
+) -> EmbeddedStore:
+    database = PostgresDatabase(url, durability=durability, timeout_s=timeout_s, owner=owner, must_exist=must_exist)
     keys = RoutingKeys(database)
     return EmbeddedStore(database, keys, PostgresMessageStore(database, keys), StreamLog(database), SqlDeclarations(database))

@@ -172,3 +172,28 @@ SELECT message_id FROM deliveries WHERE queue_id = $1 AND state = 2 AND settled_
 
 -- name: unused
 DELETE FROM messages WHERE copies <= 0;
+
+-- name: export
+-- All messages in their order, each once for every queue.
+SELECT message_id, routing_keys.key, deliveries.created_at, coalesce(deliveries.exchange, messages.exchange),
+    coalesce(deliveries.headers, messages.headers), coalesce(deliveries.properties, messages.properties),
+    coalesce(deliveries.raw_properties, messages.raw_properties), coalesce(deliveries.body, messages.body),
+    coalesce(deliveries.checksum, messages.checksum), queue_id, state, priority, attempts, due_at, expires_at, locked_at,
+    settled_at
+FROM deliveries LEFT JOIN messages ON is_shared = 1 AND messages.id = message_id
+LEFT JOIN routing_keys ON routing_keys.id = deliveries.key_id
+WHERE message_id > ? ORDER BY message_id, queue_id;
+
+-- name: restore_contents
+COPY messages (id, copies, key_id, exchange, headers, properties, raw_properties, body, checksum) FROM STDIN;
+
+-- name: restore_deliveries
+COPY deliveries (
+    message_id, is_shared, size, key_id, created_at, queue_id, state, priority, attempts, due_at, expires_at, locked_at, settled_at,
+    exchange, headers, properties, raw_properties, body, checksum
+) FROM STDIN;
+
+-- name: continue_ids
+SELECT setval('message_ids', greatest((SELECT max(message_id) FROM deliveries), nextval('message_ids'))),
+    setval(pg_get_serial_sequence('queues', 'id'), (SELECT max(id) FROM queues)),
+    setval(pg_get_serial_sequence('bindings', 'id'), (SELECT max(id) FROM bindings));

@@ -20,6 +20,11 @@ def is_url(path: object) -> bool:
     return isinstance(path, str) and path.startswith(SCHEMES)
 
 
+def shown_path(path: object) -> str:
+    """Return a path or a URL as it may be shown: without a password."""
+    return DatabaseUrl.parse(path).shown if isinstance(path, str) and is_url(path) else str(path)
+
+
 @dataclass(frozen=True, slots=True)
 class DatabaseUrl:
     """Where an installation is."""

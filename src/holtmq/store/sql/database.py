@@ -101,6 +101,9 @@ class SqlDatabase(Protocol):
     def announce(self) -> None:
         """Tell other processes that something has changed, if they do not notice by themselves."""
 
+    def size(self) -> int:
+        """Return the bytes that the store takes on disk."""
+
     def vacuum(self) -> None:
         """Return unused space to the system."""
 

@@ -290,6 +290,9 @@ class SqliteDatabase:
     def announce(self) -> None:
         """Do nothing: other processes look at the file."""
 
+    def size(self) -> int:
+        return Path(self.path).stat().st_size
+
     def vacuum(self) -> None:
         """Rebuild the file without free pages, and truncate the WAL. An older file gives space back by itself from then on."""
         with self.lock() as connection:

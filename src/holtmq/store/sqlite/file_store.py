@@ -14,8 +14,8 @@ from holtmq.store.sqlite.log_transfer import unpack_log
 from holtmq.store.sqlite.message_store import SqliteMessageStore
 
 
-def open_file(path: str | Path, durability: Durability, timeout_s: float) -> EmbeddedStore:
-    database = SqliteDatabase(path, durability=durability, timeout_s=timeout_s)
+def open_file(path: str | Path, durability: Durability, timeout_s: float, owner: str | None = None) -> EmbeddedStore:
+    database = SqliteDatabase(path, durability=durability, timeout_s=timeout_s, owner=owner)
     try:
         keys = RoutingKeys(database)
         messages = SqliteMessageStore(database, keys)
