@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import suppress
 from typing import Any
 
@@ -502,6 +502,57 @@ def test_leases_follow_the_clock_of_the_server(url: str, monkeypatch: pytest.Mon
             assert other.queue("q").pop() is None
         assert mq.queue("q").pop() is None
         message.ack()
+
+
+# What a call reads
+
+READ = "SELECT seq_tup_read + idx_tup_fetch FROM pg_stat_xact_user_tables WHERE relname = 'deliveries' AND schemaname = $1"
+
+
+def rows_read(mq: holtmq.EmbeddedBroker, call: Callable[[], object]) -> int:
+    """Return the number of rows of deliveries that a call reads."""
+    with mq.transaction(), mq.database.lock() as connection:
+        schema = mq.database.url.schema
+        ((before,),) = connection.fetch(READ, schema)
+        call()
+        ((after,),) = connection.fetch(READ, schema)
+    return int(after) - int(before)
+
+
+def test_no_put_pop_or_settlement_reads_the_whole_queue_even_if_it_was_planned_when_the_queue_was_empty(url: str) -> None:
+    with holtmq.open(url) as mq:
+        queue = mq.queue("q")
+        with mq.database.lock() as connection:
+            connection.run("ALTER TABLE deliveries SET (autovacuum_enabled = off)")  # it would bring new plans
+
+        def settle(pattern: str | None, name: str) -> None:
+            message = queue.pop(pattern)
+            if message is not None:
+                getattr(message, name)()
+
+        def settle_two(settle: Callable[[list[holtmq.Message]], None]) -> None:
+            settle(queue.pop_many(2))
+
+        calls: list[Callable[[], object]] = [
+            lambda: queue.put("m", "k.1"),
+            lambda: settle(None, "ack"),
+            lambda: settle("k.1", "ack"),
+            lambda: settle("#.1", "retry"),
+            lambda: settle("k.*", "fail"),
+            lambda: settle(None, "reject"),
+            lambda: settle_two(queue.ack_many),
+            lambda: settle_two(queue.give_back),
+            lambda: queue.pop("nothing.#"),
+            lambda: queue.peek("k.7"),
+            lambda: queue.list_messages("failed"),
+            queue.prune,
+        ]
+        for _ in range(7):  # a statement is prepared after five executions
+            for call in calls:
+                call()
+        queue.put_many([("m", f"k.{n % 100}") for n in range(5000)])
+        read = [rows_read(mq, call) for call in calls]
+        assert {number: rows for number, rows in enumerate(read) if rows > 100} == {}
 
 
 # Durability

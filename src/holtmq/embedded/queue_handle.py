@@ -15,6 +15,7 @@ from holtmq.queueing.overflow import is_full
 from holtmq.queueing.rules import QueueRules
 from holtmq.queueing.terms import is_expired, terms_of
 from holtmq.store.checksum import json_checksum
+from holtmq.store.message_port import SETTLED_AT_ONCE
 from holtmq.store.records import DeliveryState, NewMessage, StoredMessage
 from holtmq.store.sql.database import Connection
 from holtmq.table import FieldValue, describe, require_short_string
@@ -260,7 +261,8 @@ class QueueHandle:
             self._messages.forget_done(connection, queue_id, now - rules.retention_ms)
             return lost
 
-        return owner.database.together(acknowledge, is_single=not rules.retention_ms) if messages else []
+        is_single = not rules.retention_ms and len(messages) <= SETTLED_AT_ONCE
+        return owner.database.together(acknowledge, is_single=is_single) if messages else []
 
     @persistent
     def give_back(self, messages: Iterable[Message]) -> None:

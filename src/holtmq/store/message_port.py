@@ -16,6 +16,9 @@ from holtmq.store.sql.copied_message import CopiedMessage
 MANY_KEYS = 50
 """A pattern that matches at least this many keys scans ready messages in order before it looks up each key."""
 
+SETTLED_AT_ONCE = 500
+"""Messages that one statement acknowledges, at most."""
+
 
 class MessageStorePort(Protocol):
     def append_alone(self, message: NewMessage, queue_id: int, now_ms: int, versions: tuple[int, int]) -> int | None:

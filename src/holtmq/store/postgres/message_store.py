@@ -13,7 +13,7 @@ from typing import Any
 
 from holtmq.queueing.terms import Terms
 from holtmq.store.checksum import damage_of
-from holtmq.store.message_port import MANY_KEYS
+from holtmq.store.message_port import MANY_KEYS, SETTLED_AT_ONCE
 from holtmq.store.postgres.database import PostgresConnection, PostgresDatabase, iterate
 from holtmq.store.postgres.statements import load
 from holtmq.store.records import DeliveryState, NewMessage, QueueHead, StoredMessage
@@ -257,15 +257,17 @@ class PostgresMessageStore:
 
     def remove_all_mine(self, connection: PostgresConnection, queue_id: int, locked: Sequence[tuple[int, int]]) -> set[int]:
         """Remove messages (id, attempts) that the caller has locked. Return the ids of those that it had locked."""
-        ids, attempts = map(list, zip(*locked, strict=True))
-        gone = connection.fetch(SQL["remove_mine"], queue_id, ids, attempts)
-        self._free(connection, gone)
-        return set(map(itemgetter(0), gone))
+        mine: set[int] = set()
+        for ids, attempts in _in_parts(locked):
+            gone = connection.fetch(SQL["remove_mine"], queue_id, ids, attempts)
+            self._free(connection, gone)
+            mine.update(map(itemgetter(0), gone))
+        return mine
 
     def give_back_mine(self, connection: PostgresConnection, queue_id: int, locked: Iterable[tuple[int, int]]) -> None:
         """Make messages that the caller has locked (id, attempts) ready again, as if they had not been claimed."""
-        ids, attempts = map(list, zip(*locked, strict=True))
-        connection.change(SQL["give_back_mine"], queue_id, ids, attempts)
+        for ids, attempts in _in_parts(list(locked)):
+            connection.change(SQL["give_back_mine"], queue_id, ids, attempts)
 
     def is_mine(self, connection: PostgresConnection, queue_id: int, message_id: int, attempts: int) -> bool:
         """Return whether the caller still holds the lock of a message."""
@@ -362,6 +364,13 @@ class PostgresMessageStore:
         shared = [message_id for message_id, is_shared in gone if is_shared]
         if shared:
             connection.change(SQL["free"], shared)
+
+
+def _in_parts(locked: Sequence[tuple[int, int]]) -> Iterator[tuple[list[int], list[int]]]:
+    """Return ids and attempts as lists. The database searches the list for each message."""
+    for start in range(0, len(locked), SETTLED_AT_ONCE):
+        ids, attempts = zip(*locked[start : start + SETTLED_AT_ONCE], strict=True)
+        yield list(ids), list(attempts)
 
 
 def _values(message: NewMessage, queue_id: int, now_ms: int) -> tuple[Any, ...]:
