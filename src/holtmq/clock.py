@@ -17,19 +17,19 @@ class SteadyClock:
     """
 
     def __init__(self) -> None:
-        self._started_ns = time.time_ns() - _elapsed_ns()
+        self._started_ns = time.time_ns() - elapsed_ns()
 
     def now_ms(self) -> int:
         """Return the milliseconds since 1970."""
-        return (self._started_ns + _elapsed_ns()) // 1_000_000
+        return (self._started_ns + elapsed_ns()) // 1_000_000
 
 
 def elapsed_s() -> float:
     """Return seconds since an unknown moment, unaffected by changes of the time of day."""
-    return _elapsed_ns() / 1e9
+    return elapsed_ns() / 1e9
 
 
-def _elapsed_ns() -> int:
+def elapsed_ns() -> int:
     """Return nanoseconds since an unknown moment, unaffected by changes of the time of day."""
     if hasattr(time, "CLOCK_BOOTTIME"):
         return time.clock_gettime_ns(time.CLOCK_BOOTTIME)

@@ -201,6 +201,10 @@ class StoreLostError(StoreError):
     """The database cannot be reached; nothing was changed."""
 
 
+class StoreRefusedError(StoreError):
+    """The database refused the user: a wrong password, no such database, or missing rights."""
+
+
 class StoreUnknownError(StoreError):
     """The connection to the database was lost before it answered: the change was made, or it was not."""
 

@@ -123,7 +123,11 @@ def test_demo_runs_to_its_summary(tmp_path: Path) -> None:
         (["explain", "x", "k", "--definitions", "/no/such/file"], 1, "/no/such/file: No such file or directory"),
         (["explain", "x", "k", "--definitions", "/"], 1, "/: Is a directory"),
         (["explain", "x", "k"], 2, "expected exactly one of --definitions, --data and --http-url"),
-        (["explain", "x", "k", "--data", "/no/such/file"], 1, "/no/such/file does not exist; expected a HoltMQ file"),
+        (
+            ["explain", "x", "k", "--data", "/no/such/file"],
+            1,
+            "/no/such/file does not exist; expected the path of a HoltMQ file",
+        ),
         (["queue", "list", "/no/such/file"], 1, "/no/such/file does not exist; expected the path of a HoltMQ file"),
         (["queue", "list", "FILE"], 1, "is not a HoltMQ database; expected a HoltMQ database or a new file"),
         (["migrate", "/no/such/file"], 1, "/no/such/file does not exist; expected a MiniQ or litequeue file"),

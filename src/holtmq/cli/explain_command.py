@@ -9,8 +9,18 @@ from click.core import ParameterSource
 
 from holtmq.cli.explanation_view import explanation_view
 from holtmq.cli.http_client import Api, ca_option, http_url_option
-from holtmq.cli.options import header_option, json_option, parse_table, password_file_option, vhost_option
+from holtmq.cli.options import (
+    data_option,
+    definitions_option,
+    given_topology,
+    header_option,
+    json_option,
+    parse_table,
+    password_file_option,
+    vhost_option,
+)
 from holtmq.cli.output import print_json, show
+from holtmq.database_url import shown_path
 from holtmq.routing import Router
 from holtmq.topology import Topology
 
@@ -27,35 +37,34 @@ FIELDS = {
 @click.argument("exchange")
 @click.argument("key")
 @header_option
-@click.option("--definitions", "file", type=click.Path(path_type=Path), help="Definitions file exported by RabbitMQ or HoltMQ.")
-@click.option("--data", type=click.Path(path_type=Path), help="HoltMQ file.")
+@definitions_option
+@data_option
 @http_url_option
 @ca_option
 @password_file_option
 @vhost_option
 @json_option
 def explain(
-    exchange: str, key: str, headers: tuple[str, ...], file: Path | None, data: Path | None, http_url: str | None,
+    exchange: str, key: str, headers: tuple[str, ...], definitions: Path | None, data: Path | str | None, http_url: str | None,
     ca: str | None, password_file: str | None, vhost: str, *, as_json: bool,
 ) -> None:  # fmt: skip
     """Explain where a message published to EXCHANGE with the routing key KEY goes, and why.
 
     Bindings that nearly match are shown with the reason why they do not.
 
-    The topology comes from a definitions file, a HoltMQ file or a running broker: use exactly one of --definitions, --data
-    and --http-url.
+    The topology comes from a definitions file, a HoltMQ file or database, or a running broker: use exactly one of
+    --definitions, --data and --http-url.
 
     EXCHANGE is "" for the default exchange. The VALUE of a header is parsed as JSON if possible: true is a boolean, 1 an
     integer and '"1"' a string. Any other value is a string.
     """
     source = click.get_current_context().get_parameter_source("http_url")
-    if source is not ParameterSource.COMMANDLINE and (file or data):
+    if source is not ParameterSource.COMMANDLINE and (definitions or data):
         http_url = None
-    topology = _topology(file, data, Api(http_url, ca, password_file) if http_url else None, vhost)
+    topology = _topology(definitions, data, Api(http_url, ca, password_file) if http_url else None, vhost)
     if vhost not in topology.vhosts:
-        raise click.ClickException(
-            f"no vhost {vhost!r} in {file or data or 'the broker'}, expected one of {', '.join(topology.vhosts)}"
-        )
+        place = definitions or shown_path(data or "the broker")
+        raise click.ClickException(f"no vhost {vhost!r} in {place}, expected one of {', '.join(topology.vhosts)}")
     explanation = Router(topology, vhost).explain(exchange, key, parse_table(headers))
     if as_json:
         print_json(explanation.to_dict())
@@ -63,15 +72,10 @@ def explain(
         show(explanation_view(explanation))
 
 
-def _topology(file: Path | None, data: Path | None, api: Api | None, vhost: str) -> Topology:
-    match file, data, api:
-        case Path(), None, None:
-            return Topology.from_definitions(file)
-        case None, Path(), None:
-            return Topology.load(data)
-        case None, None, Api():
-            return _topology_of_broker(api, vhost)
-    raise click.UsageError("expected exactly one of --definitions, --data and --http-url")
+def _topology(definitions: Path | None, data: Path | str | None, api: Api | None, vhost: str) -> Topology:
+    if (definitions, data, api).count(None) != 2:
+        raise click.UsageError("expected exactly one of --definitions, --data and --http-url")
+    return given_topology(definitions, data) if api is None else _topology_of_broker(api, vhost)
 
 
 def _topology_of_broker(api: Api, vhost: str) -> Topology:

@@ -11,6 +11,7 @@ import holtmq
 from holtmq.cli.account_commands import permissions, policies, users
 from holtmq.cli.bench_command import bench
 from holtmq.cli.completion_command import completion
+from holtmq.cli.copy_command import copy
 from holtmq.cli.declare_commands import bind, declare, delete, unbind
 from holtmq.cli.definitions_commands import definitions
 from holtmq.cli.demo_command import demo
@@ -37,8 +38,8 @@ def cli() -> None:
 
 
 for command in (
-    bench, bind, completion, declare, definitions, delete, demo, explain, get, list_, migrate, move, permissions, pipeline,
-    policies, publish, purge, queue, serve, status, top, unbind, users, vacuum,
+    bench, bind, completion, copy, declare, definitions, delete, demo, explain, get, list_, migrate, move, permissions,
+    pipeline, policies, publish, purge, queue, serve, status, top, unbind, users, vacuum,
 ):  # fmt: skip
     cli.add_command(command)
 

@@ -11,16 +11,20 @@ from rich.progress import Progress
 from rich.table import Table as Grid
 from rich.text import Text
 
-from holtmq.cli.options import json_option
+from holtmq.cli.options import json_option, store_type
 from holtmq.cli.output import print_json, show
 from holtmq.embedded.legacy import migrate as migrate_file
 
 
 @click.command()
 @click.argument("file", type=click.Path(path_type=Path))
-@click.option("--output", type=click.Path(path_type=Path), help="File to create (default: FILE with the suffix .holtmq.db).")
+@click.option(
+    "--output",
+    type=store_type,
+    help="File to create, or the URL of a PostgreSQL database (default: FILE with the suffix .holtmq.db).",
+)
 @json_option
-def migrate(file: Path, output: Path | None, *, as_json: bool) -> None:
+def migrate(file: Path, output: Path | str | None, *, as_json: bool) -> None:
     """Convert the MiniQ or litequeue FILE to a HoltMQ file. FILE is not changed.
 
     Statuses, topics, priorities and times are kept. The new file appears when the conversion is complete; if it fails, no

@@ -11,9 +11,11 @@ from pathlib import Path
 from typing import Any
 
 import click
+from click.shell_completion import CompletionItem
 
+from holtmq.database_url import is_url
 from holtmq.table import FieldValue
-from holtmq.topology import DEFAULT_VHOST
+from holtmq.topology import DEFAULT_VHOST, Topology
 
 
 class AliasedOption(click.Option):
@@ -34,6 +36,34 @@ class AliasedOption(click.Option):
             yield
         finally:
             self.opts = names
+
+
+class StoreType(click.ParamType[Path | str]):
+    """The path of a HoltMQ file, or the URL of a PostgreSQL database."""
+
+    name = "path"
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Path | str:
+        return value if is_url(value) else Path(value)
+
+    def shell_complete(self, ctx: click.Context, param: click.Parameter, incomplete: str) -> list[CompletionItem]:
+        return click.Path().shell_complete(ctx, param, incomplete)
+
+
+store_type = StoreType()
+definitions_option = click.option(
+    "--definitions", type=click.Path(path_type=Path), help="Definitions file exported by RabbitMQ or HoltMQ."
+)
+data_option = click.option("--data", type=store_type, help="HoltMQ file, or the URL of a PostgreSQL database.")
+
+
+def given_topology(definitions: Path | None, data: Path | str | None) -> Topology:
+    """Return the topology of a definitions file, or of a store."""
+    if definitions is not None and data is None:
+        return Topology.from_definitions(definitions)
+    if data is not None and definitions is None:
+        return Topology.load(data)
+    raise click.UsageError("expected exactly one of --definitions and --data")
 
 
 json_option = click.option("--json", "as_json", is_flag=True, help="Print JSON.")

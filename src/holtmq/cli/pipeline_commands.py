@@ -16,7 +16,7 @@ from rich.text import Text
 from holtmq.cli.broker_login import Login, amqp_url_option, login_options
 from holtmq.cli.http_client import Api
 from holtmq.cli.message_source import MessageSource, is_broker, loss_option, pattern_options, queue_option, stream_options
-from holtmq.cli.options import parse_header
+from holtmq.cli.options import data_option, definitions_option, given_topology, parse_header
 from holtmq.cli.output import print_json, show
 from holtmq.cli.spark_run import PipelineError, SparkRun, pairs
 from holtmq.client.address import Address, without_password
@@ -96,7 +96,8 @@ def pipeline() -> None:
 @pipeline.command()
 @click.argument("source")
 @click.argument("target")
-@click.option("--definitions", required=True, type=click.Path(path_type=Path), help="Definitions file with the topology.")
+@definitions_option
+@data_option
 @source_options
 @click.option("--target-format", default="parquet", show_default=True, help="Output format: any that Spark writes, or table.")
 @click.option(
@@ -118,14 +119,17 @@ def pipeline() -> None:
 @click.option("--bindings", is_flag=True, help="Add the bindings that matched.")
 @spark_options
 def route(
-    source: str, target: str, definitions: Path, options: tuple[str, ...], master: str | None, conf: tuple[str, ...],
-    http_url: str | None, *, announce: bool,
+    source: str, target: str, definitions: Path | None, data: Path | str | None, options: tuple[str, ...],
+    master: str | None, conf: tuple[str, ...], http_url: str | None, *, announce: bool,
     exchange: str | None, vhost: str, format_: str, key_column: str, exchange_column: str, headers_column: str,
     target_format: str, mode: WriteMode, partition_by: tuple[str, ...], unroutable: Unroutable, settings: bool,
     bindings: bool, as_json: bool,
 ) -> None:  # fmt: skip
-    """Route the messages of SOURCE and write one row for each delivery to TARGET."""
-    topology = Topology.from_definitions(definitions)
+    """Route the messages of SOURCE and write one row for each delivery to TARGET.
+
+    The topology comes from a definitions file, or from a HoltMQ file or database: use --definitions or --data.
+    """
+    topology = given_topology(definitions, data)
     started = time.perf_counter()
     about = Announcement(_finder(http_url, announce=announce), source, target, vhost)
     interrupted = f"the deliveries in {target} are missing or incomplete. Run the job again with --mode overwrite"
@@ -345,7 +349,8 @@ def compare(
 
 @pipeline.command()
 @click.argument("source")
-@click.option("--definitions", required=True, type=click.Path(path_type=Path), help="Definitions file with the topology.")
+@definitions_option
+@data_option
 @click.option("--html", type=click.Path(path_type=Path), help="File for the report as an HTML page.")
 @click.option("--title", default="Traffic", show_default=True, help="Title of the report.")
 @queue_option
@@ -354,18 +359,19 @@ def compare(
 @source_options
 @spark_options
 def report(
-    source: str, definitions: Path, html: Path | None, title: str, options: tuple[str, ...], master: str | None,
-    conf: tuple[str, ...], http_url: str | None, *, announce: bool, queues: tuple[str, ...], queue_pattern: str | None,
-    management_url: str | None, start: str | None, end: str | None, allow_data_loss: bool,
+    source: str, definitions: Path | None, data: Path | str | None, html: Path | None, title: str, options: tuple[str, ...],
+    master: str | None, conf: tuple[str, ...], http_url: str | None, *, announce: bool, queues: tuple[str, ...],
+    queue_pattern: str | None, management_url: str | None, start: str | None, end: str | None, allow_data_loss: bool,
     user: str | None, password_env: str | None, password_file: str | None, ca_file: str | None,
     exchange: str | None, vhost: str, format_: str, key_column: str, exchange_column: str,
     headers_column: str, as_json: bool,
 ) -> None:  # fmt: skip
     """Measure the messages of SOURCE: volumes, busiest keys, unroutable messages, idle and overlapping bindings.
 
-    SOURCE is a folder, a table, or the AMQP URL of a broker with stream queues.
+    SOURCE is a folder, a table, or the AMQP URL of a broker with stream queues. The topology comes from a definitions file, or
+    from a HoltMQ file or database: use --definitions or --data.
     """
-    topology = Topology.from_definitions(definitions)
+    topology = given_topology(definitions, data)
     login = Login(user, password_env, password_file, ca_file)
     given = MessageSource(source, format_, queues, queue_pattern, management_url, start, end, options, login, allow_data_loss)
     find = _finder(http_url, given.broker, announce=announce)

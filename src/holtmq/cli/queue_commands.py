@@ -1,4 +1,4 @@
-"""holtmq queue: the queues of a HoltMQ file."""
+"""holtmq queue: the queues of a HoltMQ file, or of a PostgreSQL database."""
 
 from __future__ import annotations
 
@@ -9,21 +9,30 @@ import click
 from rich.table import Table as Grid
 from rich.text import Text
 
-from holtmq.cli.options import argument_option, header_option, json_option, parse_table, require_confirmation, yes_option
+from holtmq.cli.options import (
+    argument_option,
+    header_option,
+    json_option,
+    parse_table,
+    require_confirmation,
+    store_type,
+    yes_option,
+)
 from holtmq.cli.output import print_json, show
 from holtmq.cli.stream_start import chosen_start, start_options
 from holtmq.cli.stream_view import beginning, describe_stream, grid_of_streams, show_records
 from holtmq.cli.super_stream_options import super_stream_options
+from holtmq.database_url import shown_path
 from holtmq.embedded import EmbeddedBroker, Message
 from holtmq.embedded.message import STATE_NAMES
-from holtmq.errors import NotAStoreError, NotFoundError, PreconditionFailedError
+from holtmq.errors import NotFoundError, PreconditionFailedError
 from holtmq.queueing.stream_rules import STREAM, is_stream
 from holtmq.routing.explanation_text import count
 from holtmq.table_json import table_to_json
 from holtmq.topology.super_stream import SuperStream
 
 STATES = tuple(dict.fromkeys(STATE_NAMES.values()))
-file_argument = click.argument("file", type=click.Path(path_type=Path))
+file_argument = click.argument("file", type=store_type)
 pattern_option = click.option(
     "--pattern", help="Only messages whose routing key matches this pattern, such as orders.#.premium."
 )
@@ -32,6 +41,9 @@ pattern_option = click.option(
 @click.group()
 def queue() -> None:
     """Work with the queues and streams of a HoltMQ file.
+
+    FILE is a path, or the URL of a PostgreSQL database: postgresql://user@host/database?schema=shop. Leave the password to
+    ~/.pgpass or PGPASSWORD: other users of the machine can see command lines.
 
     For the queues of a running broker, see holtmq list, publish, get, move and purge.
     """
@@ -43,7 +55,7 @@ def queue() -> None:
 @click.option("--state", type=click.Choice(STATES), help="Only messages in this state.")
 @click.option("--limit", default=100, show_default=True, help="Maximum number of messages to list.")
 @json_option
-def list_(file: Path, queue: str | None, state: Any, limit: int, *, as_json: bool) -> None:
+def list_(file: Path | str, queue: str | None, state: Any, limit: int, *, as_json: bool) -> None:
     """List the queues and streams of FILE, or the messages of QUEUE."""
     with _existing(file) as mq:
         streams = _streams(mq)
@@ -75,7 +87,7 @@ def list_(file: Path, queue: str | None, state: Any, limit: int, *, as_json: boo
 @file_argument
 @click.argument("queue")
 @argument_option
-def declare(file: Path, queue: str, arguments: tuple[str, ...]) -> None:
+def declare(file: Path | str, queue: str, arguments: tuple[str, ...]) -> None:
     """Declare QUEUE in FILE, for example with --argument x-max-priority=9. Create FILE if it does not exist.
 
     With --argument x-queue-type=stream, QUEUE is a stream.
@@ -93,7 +105,7 @@ def declare(file: Path, queue: str, arguments: tuple[str, ...]) -> None:
 @queue.command("declare-super-stream")
 @file_argument
 @super_stream_options
-def declare_super_stream(file: Path, stream: SuperStream) -> None:
+def declare_super_stream(file: Path | str, stream: SuperStream) -> None:
     """Declare the super stream NAME in FILE, as holtmq declare super-stream does on a broker."""
     with EmbeddedBroker(file) as mq, mq.transaction():
         before = mq.topology()
@@ -112,7 +124,7 @@ def declare_super_stream(file: Path, stream: SuperStream) -> None:
 @click.argument("queue")
 @pattern_option
 @json_option
-def peek(file: Path, queue: str, pattern: str | None, *, as_json: bool) -> int:
+def peek(file: Path | str, queue: str, pattern: str | None, *, as_json: bool) -> int:
     """Print the next message and leave it in QUEUE. Exit with code 1 if no message is available."""
     with _existing(file) as mq:
         message = _queue(mq, queue).peek(pattern)
@@ -131,7 +143,7 @@ def peek(file: Path, queue: str, pattern: str | None, *, as_json: bool) -> int:
 @click.option("--delay-s", type=float, default=0, help="Delay before the message becomes available, in seconds.")
 @json_option
 def put(
-    file: Path, queue: str, body: str, key: str, headers: tuple[str, ...], priority: int | None, ttl_ms: int | None,
+    file: Path | str, queue: str, body: str, key: str, headers: tuple[str, ...], priority: int | None, ttl_ms: int | None,
     delay_s: float, *, as_json: bool,
 ) -> None:  # fmt: skip
     """Put a message with the text BODY into QUEUE and print its id. Create QUEUE and FILE if they do not exist.
@@ -163,7 +175,7 @@ def put(
 @pattern_option
 @click.option("--keep", is_flag=True, help="Do not acknowledge the message; it becomes available again after one minute.")
 @json_option
-def pop(file: Path, queue: str, pattern: str | None, *, keep: bool, as_json: bool) -> int:
+def pop(file: Path | str, queue: str, pattern: str | None, *, keep: bool, as_json: bool) -> int:
     """Print the next message and acknowledge it. Exit with code 1 if no message is available."""
     with _existing(file) as mq:
         message = _queue(mq, queue).pop(pattern)
@@ -181,7 +193,7 @@ def pop(file: Path, queue: str, pattern: str | None, *, keep: bool, as_json: boo
 @pattern_option
 @json_option
 def get(
-    file: Path, stream: str, offset: str | None, since: str | None, number: int, pattern: str | None, *, as_json: bool
+    file: Path | str, stream: str, offset: str | None, since: str | None, number: int, pattern: str | None, *, as_json: bool
 ) -> int:
     """Print messages of STREAM from an offset or a time on. Exit with code 1 if there is none."""
     with _existing(file) as mq:
@@ -198,7 +210,7 @@ def get(
 @click.argument("queue")
 @click.argument("ids", type=int, nargs=-1)
 @click.option("--all-failed", is_flag=True, help="Retry all failed and dead messages.")
-def retry(file: Path, queue: str, ids: tuple[int, ...], *, all_failed: bool) -> None:
+def retry(file: Path | str, queue: str, ids: tuple[int, ...], *, all_failed: bool) -> None:
     """Make the messages with these IDS, or all failed ones, ready again."""
     with _existing(file) as mq:
         chosen = _queue(mq, queue)
@@ -215,18 +227,16 @@ def retry(file: Path, queue: str, ids: tuple[int, ...], *, all_failed: bool) -> 
 @file_argument
 @click.argument("queue")
 @yes_option
-def purge(file: Path, queue: str, *, yes: bool) -> None:
+def purge(file: Path | str, queue: str, *, yes: bool) -> None:
     """Remove all ready messages from QUEUE."""
-    require_confirmation(f"Remove all ready messages from queue {queue} in {file}?", yes=yes)
+    require_confirmation(f"Remove all ready messages from queue {queue} in {shown_path(file)}?", yes=yes)
     with _existing(file) as mq:
         removed = _queue(mq, queue).purge()
     show(f"{count(removed, 'message')} removed.")
 
 
-def _existing(file: Path) -> EmbeddedBroker:
-    if not file.is_file():
-        raise NotAStoreError(f"{file} does not exist; expected the path of a HoltMQ file")
-    return EmbeddedBroker(file)
+def _existing(file: Path | str) -> EmbeddedBroker:
+    return EmbeddedBroker(file, must_exist=True)
 
 
 def _queue(mq: EmbeddedBroker, name: str) -> Any:

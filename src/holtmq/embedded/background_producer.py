@@ -8,7 +8,7 @@ from concurrent.futures import Future
 from typing import TYPE_CHECKING
 
 from holtmq.body import Content
-from holtmq.errors import StoreClosedError
+from holtmq.errors import StoreClosedError, StoreUnknownError
 
 if TYPE_CHECKING:
     from holtmq.embedded.queue_handle import Key, QueueHandle
@@ -64,8 +64,9 @@ class BackgroundProducer:
         try:
             ids = self.queue.put_many([(content, key) for content, key, _ in batch])
         except Exception as error:  # noqa: BLE001  # the edge of a thread: every error belongs to the waiting future
-            if len(batch) == 1:
-                batch[0][2].set_exception(error)
+            if len(batch) == 1 or isinstance(error, StoreUnknownError):  # what may be there must not be written again
+                for _, _, future in batch:
+                    future.set_exception(error)
                 return
             for item in batch:
                 self._send_all([item])

@@ -6,8 +6,10 @@ other processes a thread, which runs only while someone waits, waits for changes
 
 from __future__ import annotations
 
+import os
 import threading
 import time
+import weakref
 from collections.abc import Callable
 
 IDLE_S = 1.0
@@ -17,13 +19,17 @@ IDLE_S = 1.0
 class Bell:
     """A wake-up call for the threads of this process that wait for messages."""
 
-    def __init__(self, await_change: Callable[[], bool], announce: Callable[[], None]) -> None:
+    def __init__(
+        self, await_change: Callable[[], bool], stop_awaiting: Callable[[], None], announce: Callable[[], None]
+    ) -> None:
         self._await_change = await_change
+        self._stop_awaiting = stop_awaiting
         self._announce = announce
         self._condition = threading.Condition()
         self._rings = 0
         self._waiting = 0
         self._watcher: threading.Thread | None = None
+        _bells.add(self)
 
     def listen(self) -> int:
         """Return a mark for `wait`. No ring after it is missed."""
@@ -58,20 +64,46 @@ class Bell:
                 self._waiting -= 1
 
     def _watch(self) -> None:
-        if self._watcher is None or not self._watcher.is_alive():
+        if self._watcher is None:
             self._watcher = threading.Thread(target=self._look, name="holtmq-bell", daemon=True)
             self._watcher.start()
 
     def _look(self) -> None:
         last_waiter = time.monotonic()
-        while time.monotonic() < last_waiter + IDLE_S:
-            try:
+        try:
+            while True:
                 has_changed = self._await_change()
-            except Exception:  # noqa: BLE001  # the store was closed meanwhile: waiters must re-check
-                self._ring_here()
-                return
+                with self._condition:
+                    if self._waiting:
+                        last_waiter = time.monotonic()
+                    elif time.monotonic() > last_waiter + IDLE_S:
+                        self._rest()
+                        return
+                if has_changed:
+                    self._ring_here()
+        except Exception:  # noqa: BLE001  # the store was closed meanwhile: waiters must re-check
             with self._condition:
-                if self._waiting:
-                    last_waiter = time.monotonic()
-            if has_changed:
-                self._ring_here()
+                self._rest()
+            self._ring_here()
+
+    def _rest(self) -> None:
+        """End the thread. The next waiter starts another one."""
+        self._stop_awaiting()
+        self._watcher = None
+
+    def renew_after_fork(self) -> None:
+        """Forget the threads of the parent, one of which may have held the lock."""
+        self._condition = threading.Condition()
+        self._waiting, self._watcher = 0, None
+
+
+_bells: weakref.WeakSet[Bell] = weakref.WeakSet()
+
+
+def _renew_all() -> None:
+    for bell in list(_bells):
+        bell.renew_after_fork()
+
+
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=_renew_all)

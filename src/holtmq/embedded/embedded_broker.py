@@ -19,6 +19,7 @@ from holtmq.embedded.background_producer import BackgroundProducer
 from holtmq.embedded.bell import Bell
 from holtmq.embedded.callback_consumer import CallbackConsumer
 from holtmq.embedded.intake import Intake
+from holtmq.embedded.persistent import persistent, repeatable
 from holtmq.embedded.queue_handle import Key, QueueHandle, as_key, refuse_unsupported
 from holtmq.embedded.stream_handle import StreamHandle
 from holtmq.errors import InvalidValueError, NotFoundError, PreconditionFailedError
@@ -49,11 +50,12 @@ class EmbeddedBroker:
         durability: Durability = "full",
         timeout_s: float = TIMEOUT_S,
         clock: Callable[[], float] | None = None,
+        must_exist: bool = False,
     ) -> None:
-        store = open_store(path, durability=durability, timeout_s=timeout_s)
+        store = open_store(path, durability=durability, timeout_s=timeout_s, must_exist=must_exist)
         self.database, self.keys, self.messages, self.streams = store.database, store.keys, store.messages, store.streams
         self.path = str(self.database.path)
-        self.bell = Bell(self.database.await_change, self.database.announce)
+        self.bell = Bell(self.database.await_change, self.database.stop_awaiting, self.database.announce)
         self.versions = (0, 0)
         self.unindexed_puts = 0
         self._clock = clock or self.database.clock
@@ -73,6 +75,7 @@ class EmbeddedBroker:
             self.database.close()  # another process can open the file
             raise
 
+    @repeatable
     def declare_exchange(
         self,
         name: str,
@@ -89,6 +92,7 @@ class EmbeddedBroker:
                 self._declarations.add_exchange(exchange)
                 self._changed()
 
+    @repeatable
     def declare_queue(
         self,
         name: str,
@@ -132,6 +136,7 @@ class EmbeddedBroker:
                 self._changed()
         return QueueHandle(name, self)
 
+    @repeatable
     def declare_stream(
         self,
         name: str,
@@ -159,14 +164,18 @@ class EmbeddedBroker:
                 self._changed()
         return StreamHandle(name, self)
 
+    @repeatable
     def delete_exchange(self, name: str, *, if_unused: bool = False) -> None:
         """Delete an exchange with its bindings. With `if_unused`, an exchange with bindings raises an error."""
         with self._changing():
             self._remove(self._router.delete_exchange(name, if_unused=if_unused))
 
+    @repeatable
     def delete_queue(self, name: str) -> None:
         """Delete a queue or a stream with its bindings and its messages."""
         with self._changing() as connection:
+            self.database.exclude_puts()
+            self.catch_up()
             if name in self._queues:
                 self.messages.index_arrivals(connection)
                 self.messages.delete(connection, self._queues[name][0], list(DeliveryState))
@@ -174,6 +183,7 @@ class EmbeddedBroker:
                 complete(self.streams.forget(self._streams[name][0]))
             self._remove(self._router.delete_queue(name))
 
+    @repeatable
     def bind(
         self,
         queue: str,
@@ -197,6 +207,7 @@ class EmbeddedBroker:
                 self._declarations.add_binding(binding)
                 self._changed()
 
+    @repeatable
     def unbind(
         self,
         queue: str,
@@ -211,6 +222,7 @@ class EmbeddedBroker:
         with self._changing():
             self._remove(self._router.unbind(binding))
 
+    @persistent
     def publish(
         self,
         content: Content,
@@ -229,7 +241,7 @@ class EmbeddedBroker:
         key = as_key(routing_key)
         if key not in self.keys.ids:
             self.intern(key)  # in a transaction of its own: until its end, no other process adds a key
-        with self._transaction() as connection:
+        with self._transaction(is_adding=True) as connection:
             now = self.now_ms()
             route = self._router.resolve(exchange, key, headers)
             message = self.new_message(content, key, now, headers, priority, ttl_ms, delay_s, exchange)
@@ -237,6 +249,7 @@ class EmbeddedBroker:
         self.bell.ring()
         return message_id
 
+    @repeatable
     def queue(self, name: str) -> QueueHandle:
         """Return a handle to a queue, which is created if it does not exist."""
         if name not in self._queues or self._declarations.versions() != self.versions:
@@ -247,6 +260,7 @@ class EmbeddedBroker:
                     self.declare_queue(name)
         return QueueHandle(name, self)
 
+    @repeatable
     def stream(self, name: str) -> StreamHandle:
         """Return a handle to a stream, which is created without limits if it does not exist."""
         if name not in self._streams or self._declarations.versions() != self.versions:
@@ -269,11 +283,13 @@ class EmbeddedBroker:
         refuse_unsupported(queue, self.queue_of(queue)[1])
         return self._keep(CallbackConsumer(handle, concurrency=concurrency, lease_s=lease_s, back_off_s=back_off_s))
 
+    @repeatable
     def explain(self, exchange: str, routing_key: Key, headers: Mapping[str, FieldValue] | None = None) -> Explanation:
         """Explain why a message published with this exchange, key and headers goes where it goes."""
         with self._looking():
             return self._router.explain(exchange, as_key(routing_key), headers)
 
+    @repeatable
     def topology(self) -> Topology:
         """Return the topology of the file."""
         with self._looking():
@@ -282,9 +298,10 @@ class EmbeddedBroker:
     @contextmanager
     def transaction(self) -> Iterator[None]:
         """Combine several calls of this thread into one transaction. Other threads and processes wait meanwhile."""
-        with self._transaction():
+        with self._transaction(is_adding=True):
             yield
 
+    @repeatable
     def vacuum(self) -> None:
         """Return unused space to the file system, and remove routing keys that no message has."""
         with self._transaction() as connection:
@@ -316,8 +333,8 @@ class EmbeddedBroker:
         """Return the id of a queue in the file and its rules, as last seen. They never change: a new queue has a new id."""
         found = self._queues.get(name)
         if found is None:
-            with self._looking():
-                found = self._queues.get(name)  # another process may have declared it
+            self._look()  # another process may have declared it
+            found = self._queues.get(name)
         if found is None and name in self._streams:
             raise _stream_error(name)
         if found is None:
@@ -327,8 +344,7 @@ class EmbeddedBroker:
     def stream_of(self, name: str) -> tuple[int, StreamRules]:
         """Return the id of a stream in the file and its rules, as they are now."""
         if name not in self._streams or self._declarations.versions() != self.versions:
-            with self._looking():
-                pass  # another process may have declared or deleted it
+            self._look()  # another process may have declared or deleted it
         found = self._streams.get(name)
         if found is None and name in self._queues:
             raise PreconditionFailedError(f"{name!r} is a queue, not a stream: use queue({name!r}) to put and pop messages")
@@ -389,11 +405,17 @@ class EmbeddedBroker:
     def intern(self, key: str) -> int:
         """Return the id of a routing key in the file."""
         require_short_string(key, "a routing key")
+        return self.keys.ids.get(key) or self._intern(key)
+
+    @repeatable
+    def _intern(self, key: str) -> int:
         return self.keys.intern(key)
 
     @contextmanager
-    def _transaction(self) -> Iterator[Connection]:
+    def _transaction(self, *, is_adding: bool = False) -> Iterator[Connection]:
         with self.database.transaction() as connection:
+            if is_adding:
+                self.database.admit_puts()
             self.catch_up()
             yield connection
 
@@ -412,11 +434,18 @@ class EmbeddedBroker:
             self.catch_up()
             yield
 
+    @repeatable
+    def _look(self) -> None:
+        with self._looking():
+            pass
+
     def _follow(self, versions: tuple[int, int]) -> None:
         """Load what another process has changed."""
         if versions[0] != self.versions[0]:
             self._router = Router(self._declarations.load())
-            ids, declared = self._declarations.queue_ids(DEFAULT_VHOST), self._router.registry.queues.values()
+            ids = self._declarations.queue_ids(DEFAULT_VHOST)
+            # What another process deletes meanwhile has no id. The next look at the versions shows it.
+            declared = [each for each in self._router.registry.queues.values() if each.name in ids]
             self._queues = {each.name: (ids[each.name], self._rules_of(each)) for each in declared if not is_stream(each)}
             self._streams = {each.name: (ids[each.name], self._stream_rules_of(each)) for each in declared if is_stream(each)}
         self.keys.follow(versions[1])
@@ -485,7 +514,9 @@ class QueueTransaction:
         connection = self._transaction.__enter__()
         try:
             owner = self._owner
-            owner.catch_up()
+            if not owner.database.is_nested:
+                owner.database.admit_puts()  # dead letters, too
+                owner.catch_up()
             queue_id, rules = owner.queue_of(self._queue)
             if self._is_indexing:
                 owner.messages.index_arrivals(connection)

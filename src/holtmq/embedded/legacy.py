@@ -9,11 +9,14 @@ import sqlite3
 import warnings
 from collections import Counter
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from urllib.parse import quote
 
 from holtmq.body import TEXT
+from holtmq.database_url import is_url, shown_path
+from holtmq.embedded.copying import copy
 from holtmq.embedded.embedded_broker import EmbeddedBroker
 from holtmq.errors import InvalidValueError, NotAStoreError, StoreError
 from holtmq.queueing.rules import HIGHEST_PRIORITY
@@ -56,9 +59,11 @@ class MigrationReport:
 def migrate(source: str | Path, target: str | Path, progress: Callable[[int, int], None] | None = None) -> MigrationReport:
     """Convert a MiniQ or litequeue file to a HoltMQ file. The source is not changed.
 
-    The target appears when the conversion is complete; if it fails, no file is created. `progress` is called with the number
-    of messages copied so far and their total.
+    The target may be the URL of a PostgreSQL database. It appears when the conversion is complete; if that fails, no file is
+    created. `progress` is called with the number of messages copied so far and their total.
     """
+    if is_url(target):
+        return _migrate_to_database(source, str(target), progress)
     if Path(target).exists():
         raise StoreError(f"{target} already exists; expected the path of a new file")
     refuse_lone_wal(str(target))
@@ -72,6 +77,15 @@ def migrate(source: str | Path, target: str | Path, progress: Callable[[int, int
     finally:
         _remove(unfinished)
     return report
+
+
+def _migrate_to_database(source: str | Path, target: str, progress: Callable[[int, int], None] | None) -> MigrationReport:
+    """Convert to a file, which is then copied, so that the database gets all of it or no queues at all."""
+    with TemporaryDirectory(prefix="holtmq-migrate-") as folder:
+        converted = Path(folder) / "converted.db"
+        report = migrate(source, converted, progress)
+        copy(converted, target)
+    return replace(report, target=shown_path(target))
 
 
 def _migrate(source: Path, target: Path, unfinished: Path, progress: Callable[[int, int], None]) -> MigrationReport:

@@ -4,16 +4,18 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from typing import TYPE_CHECKING, TypeAlias, TypeVar
+from typing import TYPE_CHECKING, Any, TypeAlias, TypeVar
 
 from holtmq.body import Content, encode
 from holtmq.embedded.message import STATE_NAMES, Message, StateName
+from holtmq.embedded.persistent import persistent, repeatable
 from holtmq.errors import InvalidValueError, LeaseLostError, NotFoundError, PreconditionFailedError, QueueFullError
 from holtmq.queueing.delivery_count import DELIVERY_COUNT
 from holtmq.queueing.overflow import is_full
 from holtmq.queueing.rules import QueueRules
 from holtmq.queueing.terms import is_expired, terms_of
 from holtmq.store.checksum import json_checksum
+from holtmq.store.message_port import SETTLED_AT_ONCE
 from holtmq.store.records import DeliveryState, NewMessage, StoredMessage
 from holtmq.store.sql.database import Connection
 from holtmq.table import FieldValue, describe, require_short_string
@@ -39,6 +41,10 @@ class QueueHandle:
         self._owner = owner
         self._messages = owner.messages
 
+    @property
+    def database(self) -> Any:
+        return self._owner.database
+
     def put(
         self,
         content: Content,
@@ -55,20 +61,36 @@ class QueueHandle:
         A `priority` needs a queue with priorities (`max_priority`).
         """
         owner, key, now = self._owner, as_key(routing_key), self._owner.now_ms()
+        versions = owner.versions  # first: another thread may notice meanwhile that the queue was deleted
         queue_id, rules = owner.queue_of(self.name)
         if rules.max_length is None and rules.max_length_bytes is None:
             if headers is None and priority is None and ttl_ms is None and delay_s == 0 and rules.message_ttl_ms is None:
                 # The hot path: see benchmarks/embedded.py.
                 properties, body = encode(content)
                 key_id = owner.keys.ids.get(key) or owner.intern(key)
-                message_id = self._messages.append_plain(key_id, key, properties, body, queue_id, now, owner.versions)
+                message_id = self._messages.append_plain(key_id, key, properties, body, queue_id, now, versions)
             else:
                 message = self._new_message(content, key, rules, now, headers, priority, ttl_ms, delay_s)
-                message_id = self._messages.append_alone(message, queue_id, now, owner.versions)
+                message_id = self._messages.append_alone(message, queue_id, now, versions)
             if message_id is not None:
                 self._index_now_and_then()
                 owner.bell.ring()
                 return message_id
+        return self._put_within_limits(content, key, now, headers, priority, ttl_ms, delay_s)
+
+    @persistent
+    def _put_within_limits(
+        self,
+        content: Content,
+        key: str,
+        now: int,
+        headers: Mapping[str, FieldValue] | None,
+        priority: int | None,
+        ttl_ms: int | None,
+        delay_s: float,
+    ) -> int:
+        owner = self._owner
+        owner.intern(key)  # in a transaction of its own: until its end, no other process adds a key
         with owner.working(self.name) as (connection, queue_id, rules):
             owner.intake.expire(connection, now)
             message = self._new_message(content, key, rules, now, headers, priority, ttl_ms, delay_s)
@@ -99,10 +121,14 @@ class QueueHandle:
 
     def put_many(self, messages: Iterable[tuple[Content, Key]]) -> Sequence[int]:
         """Add messages, each with its routing key, and return their ids. Either all are added or none is."""
+        given = [(key if isinstance(key, str) else as_key(key), *encode(content)) for content, key in messages]
+        return self._put_all(given)
+
+    @persistent
+    def _put_all(self, given: Sequence[tuple[str, str | None, bytes]]) -> Sequence[int]:
         owner, now = self._owner, self._owner.now_ms()
         with owner.working(self.name) as (connection, queue_id, rules):
             known = owner.keys.ids.get
-            given = [(key if isinstance(key, str) else as_key(key), *encode(content)) for content, key in messages]
             contents = [
                 (known(key) or owner.intern(key), properties, body, json_checksum("", key, None, properties, body))
                 for key, properties, body in given
@@ -187,16 +213,18 @@ class QueueHandle:
         """Wake all waiting callers, which then check again."""
         self._owner.bell.ring()
 
+    @repeatable
     def peek(self, pattern: Patterns = None) -> Message | None:
         """Return the message that `pop` would return, without locking it."""
         with self._owner.looking(self.name) as (connection, queue_id, rules):
             self._release_due(connection, queue_id, rules)
             while ids := self._messages.find_ready(connection, queue_id, as_patterns(pattern), 1):
-                (stored,) = self._messages.read(queue_id, ids)
-                if stored.state != DeliveryState.DAMAGED:
-                    return Message(stored, self)
+                for stored in self._messages.read(queue_id, ids):  # none if another process has just removed it
+                    if stored.state == DeliveryState.READY:
+                        return Message(stored, self)
             return None
 
+    @repeatable
     def get(self, message_id: int) -> Message | None:
         """Return a message of this queue by its id, in any state."""
         with self._owner.looking(self.name) as (_, queue_id, _settings):
@@ -233,8 +261,10 @@ class QueueHandle:
             self._messages.forget_done(connection, queue_id, now - rules.retention_ms)
             return lost
 
-        return owner.database.together(acknowledge, is_single=not rules.retention_ms) if messages else []
+        is_single = not rules.retention_ms and len(messages) <= SETTLED_AT_ONCE
+        return owner.database.together(acknowledge, is_single=is_single) if messages else []
 
+    @persistent
     def give_back(self, messages: Iterable[Message]) -> None:
         """Return locked messages to the queue as if they had not been popped: it does not count as an attempt.
 
@@ -247,11 +277,13 @@ class QueueHandle:
                 self._owner.intake.drop_excess(connection, self.name, self._owner.now_ms())
             self._owner.bell.ring()
 
+    @persistent
     def fail(self, message: Message) -> None:
         """Mark a locked message as failed. It stays in the queue until it is retried or pruned."""
         with self._owner.settling(self.name) as (connection, queue_id, _):
             self._settle(connection, queue_id, message, DeliveryState.FAILED)
 
+    @persistent
     def reject(self, message: Message) -> None:
         """Reject a locked message: it goes to the queue's dead-letter exchange, or is dropped if there is none."""
         with self._owner.settling(self.name) as (connection, queue_id, _):
@@ -260,6 +292,7 @@ class QueueHandle:
             self._owner.intake.bury(connection, self.name, message.id, "rejected", self._owner.now_ms())
         self._owner.bell.ring()
 
+    @persistent
     def retry(self, message: Message | int, *, delay_s: float = 0) -> None:
         """Make a message ready again: a locked one by its holder, or a done, failed or dead one by its id."""
         due = self._owner.now_ms() + round(delay_s * 1000) if delay_s > 0 else None
@@ -272,12 +305,14 @@ class QueueHandle:
                     self._owner.intake.bury(connection, self.name, message.id, "delivery_limit", self._owner.now_ms())
             else:
                 message_id = message if isinstance(message, int) else message.id
+                self._messages.hold(connection, queue_id, message_id)
                 self._require_settled(message_id)
                 self._messages.set_state(connection, queue_id, message_id, state, due_at=due)
             self._owner.intake.expire(connection, self._owner.now_ms())  # it may have expired while it was locked
             self._owner.intake.drop_excess(connection, self.name, self._owner.now_ms())
         self._owner.bell.ring()
 
+    @persistent
     def extend(self, message: Message, lease_s: float) -> Message:
         """Extend the lease of a locked message to `lease_s` from now, and return the message with the new lease."""
         due = self._owner.now_ms() + round(lease_s * 1000)
@@ -290,11 +325,13 @@ class QueueHandle:
         assert extended is not None
         return extended
 
+    @repeatable
     def list_messages(self, state: StateName | None = None, *, limit: int = LISTED) -> list[Message]:
         """Return the messages in a state, or in any state, oldest first."""
         with self._owner.looking(self.name) as (_connection, queue_id, _):
             return [Message(stored, self) for stored in self._messages.find(queue_id, states_of(state), limit)]
 
+    @repeatable
     def list_locked(self, longer_than_s: float, *, limit: int = LISTED) -> list[Message]:
         """Return the messages that have been locked for longer than this."""
         before = self._owner.now_ms() - round(longer_than_s * 1000)
@@ -302,6 +339,7 @@ class QueueHandle:
             found = self._messages.find(queue_id, [DeliveryState.LOCKED], limit, locked_before_ms=before)
             return [Message(stored, self) for stored in found]
 
+    @repeatable
     def size(self, state: StateName = "ready") -> int:
         """Return the number of messages in a state."""
         with self._owner.looking(self.name) as (_connection, queue_id, _):
@@ -312,11 +350,13 @@ class QueueHandle:
         """Return whether `pop` would find no message."""
         return self.peek() is None
 
+    @repeatable
     def full(self) -> bool:
         """Return whether the queue has no room for an empty message, so that a put is rejected or drops the oldest."""
         with self._owner.looking(self.name) as (connection, queue_id, rules):
             return rules.limits_length and is_full(rules, *self._messages.measure(connection, queue_id), 0)
 
+    @persistent
     def prune(self, older_than_s: float = 0, *, states: Sequence[StateName] = ("done", "failed", "dead")) -> int:
         """Remove messages that were settled longer ago than this, and expired ones. Return the number of settled ones."""
         before = self._owner.now_ms() - round(older_than_s * 1000) + (0 if older_than_s else 1)
@@ -325,6 +365,7 @@ class QueueHandle:
             chosen = [one for name in states for one in states_of(name)]
             return self._messages.delete(connection, queue_id, chosen, settled_before_ms=before)
 
+    @persistent
     def purge(self) -> int:
         """Remove all ready messages, including delayed ones, and return their number."""
         with self._owner.working(self.name) as (connection, queue_id, _):
@@ -333,6 +374,7 @@ class QueueHandle:
     def __repr__(self) -> str:
         return f"QueueHandle({self.name!r} in {self._owner.path})"
 
+    @repeatable
     def _claim(
         self, most: int, patterns: list[str] | None, lease_s: float, *, keeps_retried_apart: bool = False
     ) -> list[Message]:
@@ -343,6 +385,8 @@ class QueueHandle:
                 first = self._claim_first(connection, queue_id, rules, lease_s)
                 if first is not None:
                     return [first]
+            if not owner.database.is_nested:
+                owner.database.admit_puts()  # dead letters
             owner.catch_up()
             return self._claim_any(most, patterns, lease_s, keeps_retried_apart=keeps_retried_apart)
 
@@ -403,11 +447,14 @@ class QueueHandle:
 
     def _wait(self, mark: int, longest_ms: float) -> None:
         """Wait for a new message, for a delayed one to become available, or for a message of any queue to expire."""
+        wait_ms = min([longest_ms, *self._next_events_ms()])
+        self._owner.bell.wait(mark, wait_ms / 1000)
+
+    @repeatable
+    def _next_events_ms(self) -> list[int]:
         now = self._owner.now_ms()
         due, expiry = self._messages.next_due(self._owner.queue_of(self.name)[0]), self._messages.next_expiry(now)
-        events = [at for at in (due, None if expiry is None else expiry + 1) if at is not None]
-        wait_ms = min([longest_ms, *(max(at - now, 1) for at in events)])
-        self._owner.bell.wait(mark, wait_ms / 1000)
+        return [max(at - now, 1) for at in (due, None if expiry is None else expiry + 1) if at is not None]
 
     def _index_now_and_then(self) -> None:
         self._owner.unindexed_puts += 1

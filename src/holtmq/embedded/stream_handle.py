@@ -10,12 +10,13 @@ from contextlib import contextmanager
 from datetime import UTC, datetime, timedelta
 from functools import partial
 from itertools import islice
-from typing import TYPE_CHECKING, Literal, TypeAlias, overload
+from typing import TYPE_CHECKING, Any, Literal, TypeAlias, overload
 
 from holtmq.body import Content, encode
 from holtmq.embedded.follower import Follower
 from holtmq.embedded.intake import stream_entry
 from holtmq.embedded.key_filter import key_filter
+from holtmq.embedded.persistent import persistent, repeatable
 from holtmq.embedded.queue_handle import Key, Patterns, as_key, as_patterns
 from holtmq.embedded.stream_record import StreamRecord
 from holtmq.errors import InvalidValueError, NotFoundError, PositionLostError
@@ -42,6 +43,10 @@ class StreamHandle:
         self.name = name
         self._owner = owner
         self._log = owner.streams
+
+    @property
+    def database(self) -> Any:
+        return self._owner.database
 
     @overload
     def append(self, content: Content, routing_key: Key = "", *, headers: None = None) -> int: ...
@@ -111,6 +116,7 @@ class StreamHandle:
             offset = self._begin(name, place)
         return Follower(self, stream, name, offset, matches, wait_s=wait_s, auto_commit=auto_commit)
 
+    @persistent
     def commit(self, name: str, message: StreamRecord | int) -> None:
         """Move a position past a message, given as such or by its offset.
 
@@ -131,6 +137,7 @@ class StreamHandle:
                 )
             self._log.set_position(stream, name, offset + 1)
 
+    @repeatable
     def seek(self, name: str, start: Start) -> int:
         """Move a position to any place of the stream, and return its offset. Whoever follows under this name starts again."""
         place = as_start(start)
@@ -139,21 +146,25 @@ class StreamHandle:
             self._log.set_position(stream, _checked_name(name), offset)
         return offset
 
+    @repeatable
     def forget(self, name: str) -> None:
         """Remove a position. The name is then new again."""
         with self._writing() as stream:
             self._log.forget_position(stream, name)
 
+    @repeatable
     def position(self, name: str) -> int | None:
         """Return the offset of the next message for a name, or None if the name is new."""
         with self._reading() as stream:
             return self._log.position(stream, name)
 
+    @repeatable
     def positions(self) -> dict[str, int]:
         """Return the offset of the next message for each name."""
         with self._reading() as stream:
             return dict(self._log.positions(stream))
 
+    @repeatable
     def extent(self) -> StreamExtent:
         """Return what the stream holds: its first and its next offset, messages, bytes and times."""
         with self._reading() as stream:
@@ -163,6 +174,7 @@ class StreamHandle:
         """Return the number of messages."""
         return self.extent().number
 
+    @repeatable
     def last_publishing_id(self, publisher: str) -> int | None:
         """Return the highest `x-publishing-id` of a publisher so far, or None if it has none."""
         with self._reading() as stream:
@@ -183,6 +195,7 @@ class StreamHandle:
         """Wake all waiting callers, which then check again."""
         self._owner.bell.ring()
 
+    @repeatable
     def read_some(self, stream: int, offset: int, matches: Callable[[str], bool]) -> tuple[int, list[StreamRecord], int]:
         """Read a chunk of messages from an offset on. Return where it starts, what matches, and where the next one starts.
 
@@ -200,6 +213,7 @@ class StreamHandle:
         found = [StreamRecord(each, self.name) for each in chunk.messages(start) if matches(each.routing_key)]
         return start, found, chunk.next_offset
 
+    @persistent
     def move(self, stream: int, name: str, expected: int, offset: int) -> None:
         """Move a position from where its follower knows it to be. It does not wait for the disk.
 
@@ -240,6 +254,7 @@ class StreamHandle:
         owner.bell.ring()
         return offsets
 
+    @repeatable
     def _begin(self, name: str, place: StreamStart) -> int:
         """Make a position, unless another process has made it meanwhile, and return its offset."""
         with self._writing() as stream:

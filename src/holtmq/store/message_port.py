@@ -6,14 +6,18 @@ time.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from typing import Any, Protocol
 
 from holtmq.queueing.terms import Terms
 from holtmq.store.records import DeliveryState, NewMessage, QueueHead, StoredMessage
+from holtmq.store.sql.copied_message import CopiedMessage
 
 MANY_KEYS = 50
 """A pattern that matches at least this many keys scans ready messages in order before it looks up each key."""
+
+SETTLED_AT_ONCE = 500
+"""Messages that one statement acknowledges, at most."""
 
 
 class MessageStorePort(Protocol):
@@ -123,6 +127,9 @@ class MessageStorePort(Protocol):
     def is_mine(self, connection: Any, queue_id: int, message_id: int, attempts: int) -> bool:
         """Return whether the caller still holds the lock of a message."""
 
+    def hold(self, connection: Any, queue_id: int, message_id: int) -> None:
+        """Keep other processes from changing a message until the transaction ends."""
+
     def settle_mine(
         self,
         connection: Any,
@@ -154,6 +161,15 @@ class MessageStorePort(Protocol):
 
     def forget_done(self, connection: Any, queue_id: int, settled_before_ms: int) -> None:
         """Remove a few messages that were acknowledged before this time. Called at every acknowledgement, it keeps up."""
+
+    def export(self, after_id: int) -> Iterator[CopiedMessage]:
+        """Iterate over all messages with higher ids, in their order. Nobody else uses the store meanwhile."""
+
+    def restore(self, connection: Any, messages: Sequence[CopiedMessage]) -> None:
+        """Add messages as they are, with their ids, to a store that does not have them."""
+
+    def continue_ids(self, connection: Any) -> None:
+        """Let new messages, queues and bindings have higher ids than those that were added with theirs."""
 
     def remove_unused(self, connection: Any) -> None:
         """Remove what no queue has any more."""

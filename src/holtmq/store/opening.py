@@ -23,15 +23,27 @@ class OwnerWatch(Protocol):
     def close(self) -> None: ...
 
 
-def open_store(path: str | Path, *, durability: Durability = "full", timeout_s: float = TIMEOUT_S) -> EmbeddedStore:
-    """Open the store of an embedded library, which other libraries may share."""
+def open_store(
+    path: str | Path,
+    *,
+    durability: Durability = "full",
+    timeout_s: float = TIMEOUT_S,
+    owner: str | None = None,
+    must_exist: bool = False,
+) -> EmbeddedStore:
+    """Open the store of an embedded library, which other libraries may share. Unless it must exist, it is created.
+
+    With an `owner`, no other process can open it, and all are told who has it.
+    """
     if not is_url(path):
-        return open_file(path, durability, timeout_s)
+        if must_exist and not Path(path).is_file():
+            raise NotAStoreError(f"{path} does not exist; expected the path of a HoltMQ file")
+        return open_file(path, durability, timeout_s, owner)
     try:
         from holtmq.store.postgres.schema_store import open_schema  # an optional extra
     except ImportError as error:
         raise _without_psycopg(error) from error
-    return open_schema(str(path), durability, timeout_s)
+    return open_schema(str(path), durability, timeout_s, owner, must_exist=must_exist)
 
 
 def open_journal(path: str, durability: Durability, owner: str) -> BatchJournal:
@@ -58,9 +70,7 @@ def watch_owner(path: str) -> OwnerWatch:
 
 def load_topology(path: str | Path) -> Topology:
     """Return the topology of an existing HoltMQ file, or of a schema of a PostgreSQL database."""
-    if not is_url(path) and not Path(path).is_file():
-        raise NotAStoreError(f"{path} does not exist; expected a HoltMQ file")
-    store = open_store(path)
+    store = open_store(path, must_exist=True)
     try:
         return store.declarations.load()
     finally:

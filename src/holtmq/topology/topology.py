@@ -38,7 +38,7 @@ class Topology:
 
     @classmethod
     def load(cls, path: str | Path) -> Topology:
-        """Read the topology of a HoltMQ file."""
+        """Read the topology of a HoltMQ file, or of a PostgreSQL database by its URL."""
         from holtmq.store.opening import load_topology
 
         return load_topology(path)

@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import logging
 import os
+import select
 import threading
 import time
 import weakref
@@ -25,6 +26,7 @@ from psycopg import RawCursor, RawServerCursor, errors
 from psycopg.adapt import Buffer, Loader
 from psycopg.types.numeric import Int8Dumper
 
+from holtmq.clock import elapsed_ns
 from holtmq.database_url import DatabaseUrl
 from holtmq.errors import (
     NotAStoreError,
@@ -34,6 +36,7 @@ from holtmq.errors import (
     StoreLostError,
     StoreOwnedError,
     StoreReadOnlyError,
+    StoreUnknownError,
     StoreVersionError,
 )
 from holtmq.steps import Steps
@@ -60,17 +63,21 @@ ANNOUNCE_EVERY_S = 0.002
 """Announcements are at least this far apart. Each of them takes a lock that all who announce something compete for."""
 CLOCK_S = 60.0
 """Time after which the clock of the server is read again."""
+PUTTING = "LOCK TABLE deliveries IN ROW EXCLUSIVE MODE"
+"""The lock that `exclude_puts` waits for. A statement that puts takes it anyway, before it looks at the versions."""
 # Each query has its index. Without statistics, or with those of an empty queue, the planner might not use it.
 SETTINGS = "SET enable_seqscan = off; SET enable_bitmapscan = off; SET plan_cache_mode = force_generic_plan; SET jit = off"
 OWNER = "owner"
 """The purpose of the lock that a broker holds alone, and libraries share."""
 LAZILY = "SET LOCAL synchronous_commit = off"
+# Where the server waits for its replicas as well, that stays so.
+DURABLY = "SELECT set_config('synchronous_commit', 'on', false) WHERE current_setting('synchronous_commit') = 'off'"
 
 
 class PostgresConnection:
     """A connection as the shared statements expect it. A transaction begins with its first statement."""
 
-    def __init__(self, begin: Callable[[], None]) -> None:
+    def __init__(self, begin: Callable[[str], psycopg.Cursor[Any]]) -> None:
         self._raw: psycopg.Connection[Any] | None = None
         self._begin = begin
         self.pending: str | None = None
@@ -89,7 +96,14 @@ class PostgresConnection:
         if self._raw is not None:
             self._raw.close()
 
+    @property
+    def is_dead(self) -> bool:
+        """Whether the connection has been lost while nobody used it. It says so without being asked."""
+        return self._raw is None or _is_dead(self._raw)
+
     def execute(self, statement: str, parameters: Sequence[Any] = (), /) -> psycopg.Cursor[Any]:
+        if self.pending is not None and not parameters:
+            return self._begin(statement)  # in one message with the statement
         return self.begun().execute(with_names(statement), parameters or None)
 
     def executemany(self, statement: str, parameters: Iterable[Sequence[Any]], /) -> psycopg.Cursor[Any]:
@@ -106,16 +120,36 @@ class PostgresConnection:
         """Execute a statement that returns no rows. Return the number of rows that it changed."""
         return self.begun().execute(statement, parameters or None).rowcount
 
-    def run(self, command: str) -> None:
-        """Run commands without parameters and without a result, several in one message."""
-        self.begun().execute(command, prepare=False)
+    def run(self, command: str) -> str | None:
+        """Run commands without parameters and without a result, several in one message. Return what the last one did."""
+        return self.run_all(command).statusmessage
+
+    def run_all(self, commands: str) -> psycopg.Cursor[Any]:
+        """Run commands without parameters in one message. Return the result of the last one."""
+        cursor = self.begun().execute(commands, prepare=False)
+        while cursor.nextset():
+            pass
+        return cursor
 
     def begun(self) -> psycopg.Connection[Any]:
         """Return the connection, in the transaction if there is one."""
         if self.pending is not None:
-            self._begin()
+            self._begin("")
         assert self._raw is not None
         return self._raw
+
+
+class PostgresReader(PostgresConnection):
+    """A connection for reading. It is opened when it is needed, and again if it is lost."""
+
+    def __init__(self, open_connection: Callable[[], psycopg.Connection[Any]]) -> None:
+        super().__init__(_nothing_pending)
+        self._open = open_connection
+
+    def begun(self) -> psycopg.Connection[Any]:
+        if not self.is_open:
+            self.replace(self._open())
+        return super().begun()
 
 
 class PostgresDatabase:
@@ -128,13 +162,20 @@ class PostgresDatabase:
     is_remote = True
 
     def __init__(
-        self, url: str, *, durability: Durability = "full", timeout_s: float = TIMEOUT_S, owner: str | None = None
+        self,
+        url: str,
+        *,
+        durability: Durability = "full",
+        timeout_s: float = TIMEOUT_S,
+        owner: str | None = None,
+        must_exist: bool = False,
     ) -> None:
         if durability not in ("full", "normal", "off"):
             raise StoreError(f"durability must be 'full', 'normal' or 'off', got {durability!r}")
         self.url = DatabaseUrl.parse(url)
         self.path = self.url.shown
         self.owner = owner
+        self._must_exist = must_exist
         self.on_rollback: list[Callable[[], None]] = []
         self.commits = SharedCommits(self._commit_together)
         self._durability = durability
@@ -144,6 +185,7 @@ class PostgresDatabase:
         self._writer: int | None = None
         self._is_closed = False
         self._clock_ahead_s, self._read_clock_at = 0.0, 0.0
+        """How far the clock of the server is ahead of the time that this machine counts, and when that was read."""
         self._reading = _Reading(self)
         self._writing = _Writing(self)
         self._writing_lazily = _WritingLazily(self)
@@ -152,7 +194,7 @@ class PostgresDatabase:
         self._announcer: threading.Thread | None = None
         self._has_news = threading.Event()
         self._connection = PostgresConnection(self._begin)
-        self._readers: list[PostgresConnection] = []
+        self._readers: list[PostgresReader] = []
         self._epoch: int | None = None
         """The epoch that began when this broker began to own the schema."""
         self._keep_connected(time.monotonic())  # one attempt: a wrong URL is reported at once
@@ -169,7 +211,7 @@ class PostgresDatabase:
 
     def clock(self) -> float:
         """Return the time of the server, in seconds since 1970. All processes see the same leases expire."""
-        return time.time() + self._clock_ahead_s
+        return elapsed_ns() / 1e9 + self._clock_ahead_s  # the clock of this machine may be set at any time
 
     def lock(self) -> AbstractContextManager[PostgresConnection]:
         """Return a context that locks the connection for reading and translates errors."""
@@ -184,6 +226,11 @@ class PostgresDatabase:
     @property
     def is_nested(self) -> bool:
         return self._depth > 1
+
+    @property
+    def is_in_transaction(self) -> bool:
+        """Whether the holder of the lock has begun a transaction. One that is pending has not begun."""
+        return self._depth > 0 and self._connection.pending is None
 
     def together(self, work: Callable[[PostgresConnection], T], *, is_single: bool = False) -> T:
         """Run work as a transaction, which the calls of several threads may share.
@@ -201,6 +248,11 @@ class PostgresDatabase:
             begin, connection.pending = connection.pending, None
             if self._depth and begin is None:
                 return work(connection)
+            if connection.is_dead:
+                connection.close()
+                self._keep_connected(deadline)  # nothing has been sent
+            elif time.monotonic() > self._read_clock_at + CLOCK_S:
+                self._read_clock(connection)
             try:
                 while True:
                     try:
@@ -217,6 +269,13 @@ class PostgresDatabase:
 
     def serialize(self, queue_id: int) -> None:
         self.connection.fetch("SELECT pg_advisory_xact_lock($1)", self.url.lock_id("queue") ^ queue_id)
+
+    def admit_puts(self) -> None:
+        connection = self.connection
+        if connection.pending is None:
+            connection.run(PUTTING)
+        else:
+            connection.pending = f"{connection.pending}; {PUTTING}"
 
     def exclude_puts(self) -> None:
         """Wait for puts that are on the way, and keep new ones waiting until the end of the transaction."""
@@ -255,17 +314,11 @@ class PostgresDatabase:
     def translated(self, error: Exception) -> Exception | None:
         return translated(error, self.path) if isinstance(error, psycopg.Error) else None
 
-    def reader(self) -> PostgresConnection:
-        """Return a connection for reading beside a transaction. It is opened when it is needed, and again if it is lost."""
-        reader = PostgresConnection(lambda: self._open_reader(reader))
-        reader.pending = ""
+    def reader(self) -> PostgresReader:
+        """Return a connection for reading beside a transaction."""
+        reader = PostgresReader(self._open)
         self._readers.append(reader)
         return reader
-
-    def _open_reader(self, reader: PostgresConnection) -> None:
-        """Open a connection for reading, unless it is open."""
-        if not reader.is_open:
-            reader.replace(self._open())
 
     @contextmanager
     def snapshot(self, reader: PostgresConnection) -> Iterator[PostgresConnection]:
@@ -298,7 +351,19 @@ class PostgresDatabase:
         self.vacuum()
         yield
 
+    def persist(self, work: Callable[[], T], *, is_repeatable: bool = False) -> T:
+        deadline = time.monotonic() + self._timeout_s
+        passing = (StoreLostError, StoreUnknownError) if is_repeatable else StoreLostError
+        while True:
+            try:
+                return work()
+            except passing:
+                if self._writer == threading.get_ident() or time.monotonic() > deadline:
+                    raise
+
     def await_change(self) -> bool:
+        if self._is_closed:
+            raise StoreClosedError(f"{self.path} was closed")
         try:
             if self._listener is None:
                 self._listener = self._open()
@@ -307,7 +372,7 @@ class PostgresDatabase:
             if any(True for _ in self._listener.notifies(timeout=LISTEN_S, stop_after=1)):
                 return True
         except psycopg.Error:
-            self._stop_listening()
+            self.stop_awaiting()
             time.sleep(SHORTEST_PAUSE_S)
             return True
         # A process that dies after a commit has not announced it.
@@ -316,7 +381,8 @@ class PostgresDatabase:
         self._look_anyway_at = time.monotonic() + LOOK_ANYWAY_S
         return True
 
-    def _stop_listening(self) -> None:
+    def stop_awaiting(self) -> None:
+        # A connection that listens but does not read fills the server's queue of announcements.
         listener, self._listener = self._listener, None
         if listener is not None:
             listener.close()
@@ -341,6 +407,14 @@ class PostgresDatabase:
             self._has_news.clear()
             connection.fetch("SELECT pg_notify($1, '')", self.url.channel)
 
+    def size(self) -> int:
+        with self.lock() as connection:
+            found = connection.fetch(
+                "SELECT coalesce(sum(pg_total_relation_size(oid)), 0)::bigint FROM pg_class "
+                "WHERE relkind = 'r' AND relnamespace = $1::regnamespace", self.url.schema,
+            )  # fmt: skip
+        return int(found[0][0])
+
     def vacuum(self) -> None:
         """Make the space of removed rows available again."""
         with self.lock() as connection:
@@ -358,7 +432,6 @@ class PostgresDatabase:
             self._connection.close()
             for reader in self._readers:
                 reader.close()
-        self._stop_listening()
 
     def _commit_together(self, run: Callable[[PostgresConnection], None], *, is_single: bool) -> None:
         if is_single:
@@ -375,8 +448,8 @@ class PostgresDatabase:
             else:
                 return
 
-    def _begin(self) -> None:
-        """Begin the transaction that is pending, on another connection if this one is lost."""
+    def _begin(self, statement: str) -> psycopg.Cursor[Any]:
+        """Begin the transaction that is pending, with a statement that reads, on another connection if this one is lost."""
         connection, deadline = self._connection, time.monotonic() + self._timeout_s
         command, connection.pending = connection.pending, None
         assert command is not None
@@ -384,14 +457,12 @@ class PostgresDatabase:
             try:
                 if time.monotonic() > self._read_clock_at + CLOCK_S:
                     self._read_clock(connection)
-                connection.run(command)
+                return connection.run_all(f"{command}; {statement}")
             except psycopg.Error as error:
                 if not is_lost(error):
                     raise
                 connection.close()
                 self._keep_connected(deadline)
-            else:
-                return
 
     def _end(self, command: str) -> None:
         """End the transaction, if it has begun."""
@@ -399,9 +470,10 @@ class PostgresDatabase:
         if connection.pending is not None:
             connection.pending = None
         elif connection.is_open:
-            connection.run(command)
+            if connection.run(command) != command:
+                raise StoreError(f"{self.path}: the transaction was rolled back, because one of its statements had failed")
         elif command == "COMMIT":
-            raise psycopg.OperationalError("the connection was closed")
+            raise StoreLostError(f"{self.path}: the connection was lost in the transaction; nothing was changed")
 
     def _roll_back(self) -> None:
         try:
@@ -429,12 +501,11 @@ class PostgresDatabase:
     def _open(self) -> psycopg.Connection[Any]:
         """Return a new connection with our settings."""
         raw = connect(self.url, self._timeout_s)
-        if self._durability != "full":
-            raw.execute("SET synchronous_commit = off")
+        raw.execute("SET synchronous_commit = off" if self._durability != "full" else DURABLY)
         return raw
 
     def _connect(self) -> None:
-        raw, connection = self._open(), PostgresConnection(lambda: None)
+        raw, connection = self._open(), PostgresConnection(self._begin)
         connection.replace(raw)
         try:
             self._require_primary(connection)
@@ -467,8 +538,8 @@ class PostgresDatabase:
                 raise StoreVersionError(
                     f"{self.path} has schema version {version}, written by a newer HoltMQ; expected at most {len(SCHEMA)}"
                 )
-            if version == 0:
-                connection.run(f"CREATE SCHEMA IF NOT EXISTS {self.url.schema}")  # a name of letters and digits
+            if version == 0 and connection.fetch("SELECT to_regnamespace($1)", self.url.schema) == [(None,)]:
+                connection.run(f"CREATE SCHEMA {self.url.schema}")  # a name of letters and digits
             for step in SCHEMA[version:]:
                 connection.run(step)
             connection.change("UPDATE state SET schema_version = $1", len(SCHEMA))
@@ -485,6 +556,10 @@ class PostgresDatabase:
             f"{self.url.schema}.state", self.url.schema,
         )  # fmt: skip
         if not has_state:
+            if self._must_exist and not tables:
+                raise NotAStoreError(
+                    f"{self.path} has no HoltMQ installation in schema {self.url.schema!r}; name its schema with ?schema=NAME"
+                )
             if tables:
                 raise NotAStoreError(
                     f"schema {self.url.schema!r} of {self.path} has tables of another program; expected an empty schema or one "
@@ -492,11 +567,12 @@ class PostgresDatabase:
                 )
             return 0
         try:
-            return int(connection.fetch("SELECT schema_version FROM state")[0][0])
-        except errors.UndefinedColumn as error:
+            ((version, _),) = connection.fetch("SELECT schema_version, topology_version FROM state")
+        except (errors.UndefinedColumn, ValueError) as error:
             raise NotAStoreError(
                 f"schema {self.url.schema!r} of {self.path} has a table `state` of another program; expected one of HoltMQ"
             ) from error
+        return int(version)
 
     def _claim(self, connection: PostgresConnection) -> None:
         """Take the lock of a broker, or that of a library, for as long as the connection lasts."""
@@ -531,9 +607,9 @@ class PostgresDatabase:
         )
 
     def _read_clock(self, connection: PostgresConnection) -> None:
-        before = time.time()
+        before = elapsed_ns()
         ((theirs,),) = connection.fetch("SELECT extract(epoch FROM clock_timestamp())::float8")
-        self._clock_ahead_s = theirs - (before + time.time()) / 2
+        self._clock_ahead_s = theirs - (before + elapsed_ns()) / 2e9
         self._read_clock_at = time.monotonic()
 
     def _renew_after_fork(self) -> None:
@@ -570,6 +646,30 @@ def connect(url: DatabaseUrl, timeout_s: float) -> psycopg.Connection[Any]:
         raw.close()
         raise
     return raw
+
+
+def _is_dead(raw: psycopg.Connection[Any]) -> bool:
+    if raw.closed:
+        return True
+    if not _has_input(raw.fileno()):
+        return False
+    try:
+        raw.pgconn.consume_input()  # a notice, or the end
+        return _has_input(raw.fileno())  # what ends can always be read
+    except psycopg.Error:
+        return True
+
+
+def _has_input(descriptor: int) -> bool:
+    if not hasattr(select, "poll"):
+        return bool(select.select([descriptor], [], [], 0)[0])
+    poll = select.poll()
+    poll.register(descriptor, select.POLLIN)
+    return bool(poll.poll(0))
+
+
+def _nothing_pending(statement: str) -> psycopg.Cursor[Any]:
+    raise AssertionError(f"a reader begins its transactions itself, got {statement!r}")
 
 
 class _IntLoader(Loader):
@@ -624,9 +724,11 @@ class _Writing(_Reading):
         if error is None:
             try:
                 database._end("COMMIT")
-            except psycopg.Error as failure:
+            except (psycopg.Error, StoreError) as failure:
                 database._roll_back()
                 database._lock.release()
+                if isinstance(failure, StoreError):
+                    raise
                 raise translated(failure, database.path, is_unknown=True) from failure
         else:
             database._roll_back()

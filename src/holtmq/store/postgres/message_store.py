@@ -6,22 +6,22 @@ statement each. Methods take the connection of the caller's transaction, and the
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
-from itertools import takewhile
+from collections.abc import Iterable, Iterator, Sequence
+from itertools import groupby, takewhile
 from operator import itemgetter
 from typing import Any
 
 from holtmq.queueing.terms import Terms
 from holtmq.store.checksum import damage_of
-from holtmq.store.message_port import MANY_KEYS
+from holtmq.store.message_port import MANY_KEYS, SETTLED_AT_ONCE
 from holtmq.store.postgres.database import PostgresConnection, PostgresDatabase
 from holtmq.store.postgres.statements import load
 from holtmq.store.records import DeliveryState, NewMessage, QueueHead, StoredMessage
+from holtmq.store.sql.copied_message import CONTENT_COLUMNS, CopiedDelivery, CopiedMessage
 from holtmq.store.sql.damage import name_of_queue, report
 from holtmq.store.sql.keys import KeyPattern, RoutingKeys
 
 SQL = load("statements.sql")
-DELETED_AT_ONCE = 1000
 LOOK_STEPS = (10, 40, 160, 640, 2560)
 """Ready messages that are looked at, in order, before each key is looked up."""
 TRIES = (1, 16, 256)
@@ -109,7 +109,7 @@ class PostgresMessageStore:
         """Lock the first message, unless one is to be released before it, or it has expired. A transaction of its own."""
 
         def claim(connection: PostgresConnection) -> list[tuple[Any, ...]]:
-            return connection.fetch(SQL["claim_first"], queue_id, now_ms, lease_until)
+            return connection.fetch(SQL["claim_first"], queue_id, now_ms, lease_until, not self._database.is_in_transaction)
 
         rows = self._database.alone(claim, is_safe=True)  # if the answer is lost, the lease expires
         return self._verified(queue_id, StoredMessage(*rows[0][:-1])) if rows else None
@@ -257,19 +257,25 @@ class PostgresMessageStore:
 
     def remove_all_mine(self, connection: PostgresConnection, queue_id: int, locked: Sequence[tuple[int, int]]) -> set[int]:
         """Remove messages (id, attempts) that the caller has locked. Return the ids of those that it had locked."""
-        ids, attempts = map(list, zip(*locked, strict=True))
-        gone = connection.fetch(SQL["remove_mine"], queue_id, ids, attempts)
-        self._free(connection, gone)
-        return set(map(itemgetter(0), gone))
+        mine: set[int] = set()
+        for ids, attempts in _in_parts(locked):
+            gone = connection.fetch(SQL["remove_mine"], queue_id, ids, attempts)
+            self._free(connection, gone)
+            mine.update(map(itemgetter(0), gone))
+        return mine
 
     def give_back_mine(self, connection: PostgresConnection, queue_id: int, locked: Iterable[tuple[int, int]]) -> None:
         """Make messages that the caller has locked (id, attempts) ready again, as if they had not been claimed."""
-        ids, attempts = map(list, zip(*locked, strict=True))
-        connection.change(SQL["give_back_mine"], queue_id, ids, attempts)
+        for ids, attempts in _in_parts(list(locked)):
+            connection.change(SQL["give_back_mine"], queue_id, ids, attempts)
 
     def is_mine(self, connection: PostgresConnection, queue_id: int, message_id: int, attempts: int) -> bool:
         """Return whether the caller still holds the lock of a message."""
         return bool(connection.fetch(SQL["is_mine"], message_id, queue_id, attempts))
+
+    def hold(self, connection: PostgresConnection, queue_id: int, message_id: int) -> None:
+        """Keep other processes from changing a message until the transaction ends."""
+        connection.fetch(SQL["hold"], queue_id, message_id)
 
     def settle_mine(
         self,
@@ -309,22 +315,48 @@ class PostgresMessageStore:
         settled_before_ms: int | None = None,
     ) -> int:
         """Remove the messages of a queue in the given states, optionally only those settled before a time."""
-        removed = 0
-        while True:
-            gone = connection.fetch(SQL["delete"], queue_id, list(map(int, states)), settled_before_ms, DELETED_AT_ONCE)
-            self._free(connection, gone)
-            removed += len(gone)
-            if len(gone) < DELETED_AT_ONCE:
-                return removed
+        ((removed, shared),) = connection.fetch(SQL["delete"], queue_id, list(map(int, states)), settled_before_ms)
+        if shared:
+            connection.change(SQL["free"], shared)
+        return int(removed)
 
     def forget_done(self, connection: PostgresConnection, queue_id: int, settled_before_ms: int) -> None:
         """Remove a few messages that were acknowledged before this time. Called at every acknowledgement, it keeps up."""
         for (message_id,) in connection.fetch(SQL["long_done"], queue_id, settled_before_ms):
             self.remove(connection, queue_id, message_id)
 
+    def export(self, after_id: int) -> Iterator[CopiedMessage]:
+        """Iterate over all messages with higher ids, in their order. Nobody else uses the store meanwhile."""
+        with self._database.transaction() as connection:
+            rows = self._database.rows(connection, SQL["export"], (after_id,))
+            for _, together in groupby(rows, key=itemgetter(0)):
+                found = list(together)
+                deliveries = tuple(CopiedDelivery(*row[CONTENT_COLUMNS:]) for row in found)
+                yield CopiedMessage._make((*found[0][:CONTENT_COLUMNS], deliveries))
+
+    def restore(self, connection: PostgresConnection, messages: Sequence[CopiedMessage]) -> None:
+        """Add messages as they are, with their ids, to a store that does not have them."""
+        ids = {message.key: 0 if message.key is None else self._keys.intern(message.key) for message in messages}
+        raw = connection.begun()
+        with raw.cursor().copy(SQL["restore_contents"]) as rows:
+            for message in messages:
+                if len(message.deliveries) > 1:
+                    copies, key_id = len(message.deliveries), ids[message.key]
+                    rows.write_row((message.id, copies, key_id, message.exchange, *message[4:9]))
+        with raw.cursor().copy(SQL["restore_deliveries"]) as rows:
+            for message in messages:
+                is_shared = len(message.deliveries) > 1
+                content = (None,) * 6 if is_shared else message[3:9]
+                known = (int(is_shared), len(message.body), ids[message.key], message.created_at)
+                for delivery in message.deliveries:
+                    rows.write_row((message.id, *known, *delivery, *content))
+
+    def continue_ids(self, connection: PostgresConnection) -> None:
+        """Let new messages, queues and bindings have higher ids than those that were added with theirs."""
+        connection.fetch(SQL["continue_ids"])
+
     def remove_unused(self, connection: PostgresConnection) -> None:
-        """Remove messages of queues that do not exist, and content that no queue has."""
-        connection.fetch(SQL["orphans"])
+        """Remove content that no queue has: a process was killed before it could."""
         connection.change(SQL["unused"])
 
     def _free(self, connection: PostgresConnection, gone: Sequence[tuple[int, int]]) -> None:
@@ -332,6 +364,13 @@ class PostgresMessageStore:
         shared = [message_id for message_id, is_shared in gone if is_shared]
         if shared:
             connection.change(SQL["free"], shared)
+
+
+def _in_parts(locked: Sequence[tuple[int, int]]) -> Iterator[tuple[list[int], list[int]]]:
+    """Return ids and attempts as lists. The database searches the list for each message."""
+    for start in range(0, len(locked), SETTLED_AT_ONCE):
+        ids, attempts = zip(*locked[start : start + SETTLED_AT_ONCE], strict=True)
+        yield list(ids), list(attempts)
 
 
 def _values(message: NewMessage, queue_id: int, now_ms: int) -> tuple[Any, ...]:

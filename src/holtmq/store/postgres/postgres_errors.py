@@ -12,17 +12,32 @@ from holtmq.errors import (
     StoreFullError,
     StoreLostError,
     StoreReadOnlyError,
+    StoreRefusedError,
     StoreUnknownError,
 )
+
+ENDED = (
+    errors.AdminShutdown, errors.CrashShutdown, errors.CannotConnectNow, errors.IdleSessionTimeout,
+    errors.IdleInTransactionSessionTimeout,
+)  # fmt: skip
+PASSING = (
+    "starting up", "shutting down", "recovery mode", "accepting connections", "too many clients", "connection slots",
+    "terminating connection",
+)  # fmt: skip
+"""What a server says that refuses a connection for now."""
 
 
 def is_lost(error: BaseException) -> bool:
     """Return whether the connection is gone, so that a new one may help."""
-    return isinstance(error, psycopg.OperationalError) and (
-        error.sqlstate is None
-        or isinstance(error, errors.AdminShutdown | errors.CrashShutdown | errors.CannotConnectNow | errors.IdleSessionTimeout)
-        or error.sqlstate.startswith("08")
-    )
+    if not isinstance(error, psycopg.OperationalError | errors.IdleInTransactionSessionTimeout) or is_refusal(error):
+        return False
+    return error.sqlstate is None or isinstance(error, ENDED) or error.sqlstate.startswith("08")
+
+
+def is_refusal(error: psycopg.Error) -> bool:
+    """Return whether the server refused the connection, and will refuse the next one: a wrong password, no such database."""
+    text = str(error)
+    return error.sqlstate is None and "FATAL:" in text and not any(reason in text for reason in PASSING)
 
 
 def translated(error: psycopg.Error, url: str, *, is_unknown: bool = False) -> Exception:
@@ -35,6 +50,8 @@ def translated(error: psycopg.Error, url: str, *, is_unknown: bool = False) -> E
                 "unknown: look before you repeat the call"
             )
         return StoreLostError(f"{url} cannot be reached ({text}); nothing was changed: check the server and the network")
+    if is_refusal(error):
+        return StoreRefusedError(f"{url}: the server refused the connection ({text}); check user, password and database")
     match error:
         case errors.DiskFull() | errors.OutOfMemory() | errors.TooManyConnections():
             return StoreFullError(f"{url}: {text}; nothing was written")
@@ -43,7 +60,9 @@ def translated(error: psycopg.Error, url: str, *, is_unknown: bool = False) -> E
         case errors.LockNotAvailable() | errors.QueryCanceled() | errors.DeadlockDetected():
             return StoreBusyError(f"{url} is locked by another process ({text}); nothing was changed")
         case errors.InsufficientPrivilege():
-            return StoreError(f"{url}: {text}; grant the user CREATE on the database, or on the schema and its tables")
+            return StoreRefusedError(
+                f"{url}: {text}; the user needs CREATE on the database, or must own the schema and its tables"
+            )
         case psycopg.DataError() if "NUL" in text:
             return InvalidValueError("names and routing keys must not contain NUL characters: PostgreSQL cannot store them")
         case _:

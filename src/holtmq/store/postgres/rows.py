@@ -6,12 +6,13 @@ from collections import Counter
 from collections.abc import Collection, Sequence
 
 from holtmq.store.postgres.database import PostgresConnection
-from holtmq.store.postgres.message_store import DELETED_AT_ONCE
 from holtmq.store.postgres.statements import load
 from holtmq.store.records import ID_CLOCK_BITS, StoredRow
 from holtmq.store.row_port import RowPort, UnpackedDelivery, UnpackedMessage
 
 SQL = load("broker.sql")
+REMOVED_ROWS = 1000
+"""Rows of a deleted queue that are removed in one step."""
 REMOVE = load("statements.sql")["remove"]
 FREE = load("statements.sql")["free"]
 
@@ -83,7 +84,7 @@ class PostgresRows(RowPort):
         self._free(connection, connection.fetch(REMOVE, queue_id, [message_id]))
 
     def forget_some(self, connection: PostgresConnection, queue_id: int) -> bool:
-        removed = connection.fetch(SQL["forget_some"], queue_id, DELETED_AT_ONCE)
+        removed = connection.fetch(SQL["forget_some"], queue_id, REMOVED_ROWS)
         self._free(connection, removed)
         return bool(removed)
 

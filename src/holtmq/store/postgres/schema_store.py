@@ -23,8 +23,10 @@ def open_schema_journal(url: str, durability: Durability, owner: str) -> BatchJo
     return BatchJournal(database, PostgresRows())
 
 
-def open_schema(url: str, durability: Durability, timeout_s: float) -> EmbeddedStore:
-    database = PostgresDatabase(url, durability=durability, timeout_s=timeout_s)
+def open_schema(
+    url: str, durability: Durability, timeout_s: float, owner: str | None = None, *, must_exist: bool = False
+) -> EmbeddedStore:
+    database = PostgresDatabase(url, durability=durability, timeout_s=timeout_s, owner=owner, must_exist=must_exist)
     keys = RoutingKeys(database)
     try:
         unpack_log(database, keys, PostgresRows())

@@ -29,6 +29,27 @@ SELECT locked.queue_id, locked.message_id, coalesce(locked.exchange, messages.ex
 FROM deliveries AS locked {JOINS}
 """
 """The queue and the fields of `StoredRow`."""
+IN_STATES = """
+    SELECT message_id FROM deliveries WHERE queue_id = $1 AND state = 0 AND 0 = ANY ($2::smallint[])
+    UNION ALL SELECT message_id FROM deliveries
+    WHERE queue_id = $1 AND due_at IS NOT NULL AND state IN (1, 5) AND state = ANY ($2::smallint[])
+    UNION ALL SELECT message_id FROM deliveries
+    WHERE queue_id = $1 AND settled_at IS NOT NULL AND state > 1 AND state <> 5 AND state = ANY ($2::smallint[])
+"""
+"""The messages of a queue in some states, found through the index that has each of them."""
+MINE = """
+message_id = ANY ($2::bigint[]) AND queue_id = $1 AND state = 1
+    AND attempts = ($3::integer[])[array_position($2::bigint[], message_id)]
+"""
+"""Messages that the caller has locked. A join with the lists would be planned for an empty table, and read all of it."""
+FREED = """
+, held AS (
+    SELECT id FROM messages WHERE id = ANY (ARRAY (SELECT message_id FROM gone WHERE is_shared = 1)) ORDER BY id FOR UPDATE
+), freed AS (
+    UPDATE messages SET copies = copies - 1 WHERE id = ANY (ARRAY (SELECT id FROM held))
+)
+"""
+"""Counts the queues that still have a content. Rows are locked in order, so that two processes never wait for each other."""
 MARK = re.compile(r"\?(\d*)")
 
 
@@ -40,6 +61,9 @@ def load(name: str) -> dict[str, str]:
         .replace("{columns}", COLUMNS.strip())
         .replace("{joins}", JOINS.strip())
         .replace("{rows}", ROWS.strip())
+        .replace("{freed}", FREED.strip())
+        .replace("{in_states}", IN_STATES.strip())
+        .replace("{mine}", MINE.strip())
         for key, text in zip(parts[::2], parts[1::2], strict=True)
     }  # fmt: skip
 

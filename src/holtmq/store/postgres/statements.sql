@@ -36,17 +36,18 @@ VALUES ($1, $2, $3, $4, 1, 0, $5, $6, $7, $8, $9);
 SELECT nextval('message_ids');
 
 -- name: claim_first
--- Lock the first message of a queue, unless one is to be released before it, or it has expired. It does not wait for the disk.
+-- Lock the first message of a queue, unless one is to be released before it, or it has expired. Alone, it does not wait for the
+-- disk; in a transaction of the caller's, that one decides.
 WITH head AS (
     SELECT message_id FROM deliveries
     WHERE queue_id = $1 AND state = 0 AND NOT EXISTS (SELECT FROM deliveries WHERE queue_id = $1 AND due_at <= $2)
     ORDER BY priority DESC, message_id LIMIT 1 FOR UPDATE SKIP LOCKED
 ), locked AS (
-    UPDATE deliveries SET state = 1, attempts = attempts + 1, due_at = $3, locked_at = $2 FROM head
-    WHERE deliveries.message_id = head.message_id AND queue_id = $1 AND (expires_at IS NULL OR expires_at >= $2)
-    RETURNING deliveries.*
+    UPDATE deliveries SET state = 1, attempts = attempts + 1, due_at = $3, locked_at = $2
+    WHERE message_id = (SELECT message_id FROM head) AND queue_id = $1 AND (expires_at IS NULL OR expires_at >= $2)
+    RETURNING *
 )
-SELECT {columns}, set_config('synchronous_commit', 'off', true)
+SELECT {columns}, CASE WHEN $4 THEN set_config('synchronous_commit', 'off', true) END
 FROM locked {joins};
 
 -- name: ready
@@ -57,14 +58,14 @@ WHERE queue_id = $1 AND state = 0 ORDER BY priority DESC, message_id LIMIT $2 FO
 -- name: ready_among
 -- Those of some messages that are still ready, and that no other transaction is about to lock.
 SELECT message_id, attempts FROM deliveries
-WHERE queue_id = $1 AND state = 0 AND message_id = ANY ($2::bigint[])
+WHERE message_id = ANY ($2::bigint[]) AND queue_id = $1 AND state + 0 = 0
 ORDER BY priority DESC, message_id LIMIT $3 FOR UPDATE SKIP LOCKED;
 
 -- name: ready_with_keys
 -- The first ready messages with some keys. The cost depends on the number of keys, not on the backlog.
 SELECT heads.message_id FROM json_array_elements_text($1::json) AS wanted (key_id)
 CROSS JOIN LATERAL (
-    SELECT message_id, priority FROM deliveries WHERE queue_id = $2 AND state = 0 AND key_id = wanted.key_id::bigint
+    SELECT message_id, priority FROM deliveries WHERE -queue_id = -$2::bigint AND state = 0 AND key_id = wanted.key_id::bigint
     ORDER BY priority DESC, message_id LIMIT $3
 ) AS heads
 ORDER BY heads.priority DESC, heads.message_id LIMIT $3;
@@ -86,7 +87,7 @@ SELECT {columns} FROM deliveries AS locked {joins} WHERE queue_id = $1 AND messa
 
 -- name: find
 SELECT {columns} FROM deliveries AS locked {joins}
-WHERE queue_id = $1 AND state = ANY ($2::smallint[]) AND ($3::bigint IS NULL OR locked_at < $3)
+WHERE message_id = ANY (ARRAY ({in_states})) AND queue_id = $1 AND ($3::bigint IS NULL OR locked_at < $3)
 ORDER BY message_id LIMIT $4;
 
 -- name: release_due
@@ -94,17 +95,20 @@ ORDER BY message_id LIMIT $4;
 WITH due AS (
     SELECT message_id, state FROM deliveries WHERE queue_id = $1 AND due_at <= $2 FOR UPDATE SKIP LOCKED
 ), released AS (
-    UPDATE deliveries SET state = 0, due_at = NULL, locked_at = NULL FROM due
-    WHERE deliveries.message_id = due.message_id AND queue_id = $1
-    RETURNING deliveries.message_id, due.state = 1 AND attempts > $3 AS is_exhausted
+    UPDATE deliveries SET state = 0, due_at = NULL, locked_at = NULL
+    WHERE message_id = ANY (ARRAY (SELECT message_id FROM due)) AND queue_id = $1
+    RETURNING message_id, attempts
 )
-SELECT message_id FROM released WHERE is_exhausted;
+SELECT message_id FROM released JOIN due USING (message_id) WHERE due.state = 1 AND attempts > $3;
 
 -- name: next_due
 SELECT min(due_at) FROM deliveries WHERE queue_id = $1 AND due_at IS NOT NULL;
 
 -- name: count
-SELECT state, count(*) FROM deliveries WHERE queue_id = $1 GROUP BY state;
+SELECT 0, count(*) FROM deliveries WHERE queue_id = $1 AND state = 0
+UNION ALL SELECT state, count(*) FROM deliveries WHERE queue_id = $1 AND due_at IS NOT NULL AND state IN (1, 5) GROUP BY state
+UNION ALL SELECT state, count(*) FROM deliveries WHERE queue_id = $1 AND settled_at IS NOT NULL AND state > 1 AND state <> 5
+GROUP BY state;
 
 -- name: measure
 SELECT count(*), coalesce(sum(size), 0)::bigint FROM deliveries WHERE queue_id = $1 AND state = 0;
@@ -114,51 +118,41 @@ SELECT message_id, expires_at FROM deliveries
 WHERE queue_id = $1 AND state = 0 AND priority = $2 ORDER BY message_id LIMIT 1 FOR UPDATE SKIP LOCKED;
 
 -- name: queues_with_expired
-SELECT DISTINCT queue_id FROM deliveries WHERE expires_at < $1 AND state = 0;
+SELECT DISTINCT queue_id FROM deliveries WHERE (CASE WHEN state = 0 THEN expires_at END) < $1;
 
 -- name: next_expiry
-SELECT min(expires_at) FROM deliveries WHERE expires_at >= $1 AND state = 0;
+SELECT min(CASE WHEN state = 0 THEN expires_at END) FROM deliveries WHERE (CASE WHEN state = 0 THEN expires_at END) >= $1;
 
 -- name: remove_mine
 -- Remove messages that the caller has locked. Return them, and whether `messages` has their content.
 WITH gone AS (
-    DELETE FROM deliveries USING unnest($2::bigint[], $3::integer[]) AS mine (id, attempts)
-    WHERE message_id = mine.id AND queue_id = $1 AND state = 1 AND deliveries.attempts = mine.attempts
-    RETURNING message_id, is_shared
-), freed AS (
-    UPDATE messages SET copies = copies - 1 FROM gone WHERE id = message_id AND is_shared = 1
-)
+    DELETE FROM deliveries WHERE {mine} RETURNING message_id, is_shared
+){freed}
 SELECT message_id, is_shared FROM gone;
 
 -- name: remove
 WITH gone AS (
     DELETE FROM deliveries WHERE queue_id = $1 AND message_id = ANY ($2::bigint[]) RETURNING message_id, is_shared
-), freed AS (
-    UPDATE messages SET copies = copies - 1 FROM gone WHERE id = message_id AND is_shared = 1
-)
+){freed}
 SELECT message_id, is_shared FROM gone;
 
 -- name: delete
--- Remove some messages in the given states, optionally only those settled before a time.
+-- Remove the messages in the given states, optionally only those settled before a time. Return their number, and which of them
+-- have their content in `messages`.
 WITH gone AS (
-    DELETE FROM deliveries WHERE queue_id = $1 AND message_id IN (
-        SELECT message_id FROM deliveries
-        WHERE queue_id = $1 AND state = ANY ($2::smallint[]) AND ($3::bigint IS NULL OR settled_at < $3) LIMIT $4
-    )
+    DELETE FROM deliveries
+    WHERE message_id = ANY (ARRAY ({in_states})) AND queue_id = $1 AND state = ANY ($2::smallint[])
+        AND ($3::bigint IS NULL OR settled_at < $3)
     RETURNING message_id, is_shared
-), freed AS (
-    UPDATE messages SET copies = copies - 1 FROM gone WHERE id = message_id AND is_shared = 1
-)
-SELECT message_id, is_shared FROM gone;
+){freed}
+SELECT count(*), array_agg(message_id) FILTER (WHERE is_shared = 1) FROM gone;
 
 -- name: free
 -- Remove the content of messages that no queue has any more.
 DELETE FROM messages WHERE id = ANY ($1::bigint[]) AND copies <= 0;
 
 -- name: give_back_mine
-UPDATE deliveries SET state = 0, attempts = deliveries.attempts - 1, due_at = NULL, locked_at = NULL
-FROM unnest($2::bigint[], $3::integer[]) AS mine (id, attempts)
-WHERE message_id = mine.id AND queue_id = $1 AND state = 1 AND deliveries.attempts = mine.attempts;
+UPDATE deliveries SET state = 0, attempts = attempts - 1, due_at = NULL, locked_at = NULL WHERE {mine};
 
 -- name: is_mine
 SELECT 1 FROM deliveries WHERE message_id = $1 AND queue_id = $2 AND state = 1 AND attempts = $3 FOR UPDATE;
@@ -167,22 +161,39 @@ SELECT 1 FROM deliveries WHERE message_id = $1 AND queue_id = $2 AND state = 1 A
 UPDATE deliveries SET state = $4, due_at = $5, settled_at = $6
 WHERE message_id = $1 AND queue_id = $2 AND state = 1 AND attempts = $3;
 
+-- name: hold
+SELECT 1 FROM deliveries WHERE queue_id = $1 AND message_id = $2 FOR UPDATE;
+
 -- name: set_state
 UPDATE deliveries SET state = $3, due_at = $4, settled_at = $5, locked_at = NULL WHERE message_id = $1 AND queue_id = $2;
 
 -- name: long_done
 SELECT message_id FROM deliveries WHERE queue_id = $1 AND state = 2 AND settled_at < $2 LIMIT 10;
 
--- name: orphans
--- Remove messages of queues that do not exist: their puts were on the way when the queue was deleted.
-WITH gone AS (
-    DELETE FROM deliveries WHERE queue_id NOT IN (SELECT id FROM queues) RETURNING message_id, is_shared
-), freed AS (
-    UPDATE messages SET copies = copies - number
-    FROM (SELECT message_id, count(*) AS number FROM gone WHERE is_shared = 1 GROUP BY message_id) AS shared
-    WHERE id = message_id
-)
-SELECT message_id, is_shared FROM gone;
-
 -- name: unused
 DELETE FROM messages WHERE copies <= 0;
+
+-- name: export
+-- All messages in their order, each once for every queue.
+SELECT message_id, routing_keys.key, deliveries.created_at, coalesce(deliveries.exchange, messages.exchange),
+    coalesce(deliveries.headers, messages.headers), coalesce(deliveries.properties, messages.properties),
+    coalesce(deliveries.raw_properties, messages.raw_properties), coalesce(deliveries.body, messages.body),
+    coalesce(deliveries.checksum, messages.checksum), queue_id, state, priority, attempts, due_at, expires_at, locked_at,
+    settled_at
+FROM deliveries LEFT JOIN messages ON is_shared = 1 AND messages.id = message_id
+LEFT JOIN routing_keys ON routing_keys.id = deliveries.key_id
+WHERE message_id > ? ORDER BY message_id, queue_id;
+
+-- name: restore_contents
+COPY messages (id, copies, key_id, exchange, headers, properties, raw_properties, body, checksum) FROM STDIN;
+
+-- name: restore_deliveries
+COPY deliveries (
+    message_id, is_shared, size, key_id, created_at, queue_id, state, priority, attempts, due_at, expires_at, locked_at, settled_at,
+    exchange, headers, properties, raw_properties, body, checksum
+) FROM STDIN;
+
+-- name: continue_ids
+SELECT setval('message_ids', greatest((SELECT max(message_id) FROM deliveries), nextval('message_ids'))),
+    setval(pg_get_serial_sequence('queues', 'id'), (SELECT max(id) FROM queues)),
+    setval(pg_get_serial_sequence('bindings', 'id'), (SELECT max(id) FROM bindings));

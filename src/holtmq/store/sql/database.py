@@ -76,8 +76,20 @@ class SqlDatabase(Protocol):
         `TOPOLOGY` stands for the topology.
         """
 
+    def admit_puts(self) -> None:
+        """Announce, at the beginning of a transaction, that it may add messages.
+
+        `exclude_puts` of another process waits for its end, or the transaction sees what that process has changed.
+        """
+
     def exclude_puts(self) -> None:
         """Wait for puts that are on the way, and keep new ones waiting until the end of the transaction."""
+
+    def persist(self, work: Callable[[], T], *, is_repeatable: bool = False) -> T:
+        """Run work, and again if the connection to the store was lost and nothing was changed.
+
+        Work that is repeatable is run again even if what it did is unknown.
+        """
 
     def clock(self) -> float:
         """Return the time that all processes agree on, in seconds since 1970."""
@@ -85,8 +97,14 @@ class SqlDatabase(Protocol):
     def await_change(self) -> bool:
         """Wait a short while for a change by another process. Return whether there may have been one."""
 
+    def stop_awaiting(self) -> None:
+        """Called by the thread that calls `await_change`, when it no longer does."""
+
     def announce(self) -> None:
         """Tell other processes that something has changed, if they do not notice by themselves."""
+
+    def size(self) -> int:
+        """Return the bytes that the store takes on disk."""
 
     def vacuum(self) -> None:
         """Return unused space to the system."""

@@ -9,12 +9,14 @@ from typing import Any, TypeVar
 
 from holtmq.errors import HoltmqError, StoreError
 from holtmq.steps import Steps
-from holtmq.store.sql.database import SqlDatabase
+from holtmq.store.sql.database import TOPOLOGY, SqlDatabase
 from holtmq.table import FieldValue, Table
 from holtmq.table_json import table_from_json, table_to_json
 from holtmq.topology import DEFAULT_VHOST, Binding, Exchange, Parameter, Policy, Queue, Removal, Topology
 
 T = TypeVar("T")
+TRIES = 3
+"""Times that the topology is read while other processes change it, before they are kept from doing so."""
 ROWS = 500
 """Number of bindings that are removed in one step."""
 CHANGE = "UPDATE state SET topology_version = topology_version + 1"
@@ -34,6 +36,17 @@ class SqlDeclarations:
             return topology, keys
 
     def load(self) -> Topology:
+        """Return the topology at one moment: no change by another process is seen in part."""
+        for _ in range(TRIES):
+            before = self.versions()
+            topology = self._load()
+            if self.versions() == before:
+                return topology
+        with self._database.lazy_transaction():
+            self._database.serialize(TOPOLOGY)
+            return self._load()
+
+    def _load(self) -> Topology:
         with self._database.lock() as connection:
             exchanges = connection.execute(
                 "SELECT name, type, durable, auto_delete, internal, arguments, vhost FROM exchanges ORDER BY vhost, name"

@@ -120,6 +120,7 @@ class _Request:
         self.error: BaseException | None = None
 
     def run(self, connection: Any) -> None:
+        self.error = None  # that of an attempt whose transaction was lost
         try:
             self.result = self._work(connection)
         except HoltmqError as error:

@@ -325,8 +325,15 @@ class SqliteDatabase:
     def serialize(self, queue_id: int) -> None:
         """Do nothing: a transaction keeps all others out."""
 
+    def admit_puts(self) -> None:
+        """Do nothing: a transaction keeps all others out."""
+
     def exclude_puts(self) -> None:
         """Do nothing: a transaction keeps all others out."""
+
+    def persist(self, work: Callable[[], T], *, is_repeatable: bool = False) -> T:
+        """Run work, once: there is no connection that could be lost."""
+        return work()
 
     def await_change(self) -> bool:
         """Wait for a moment. Return whether another process has written to the file since the last call."""
@@ -336,8 +343,14 @@ class SqliteDatabase:
         seen, self._seen_version = self._seen_version, version
         return version != seen
 
+    def stop_awaiting(self) -> None:
+        """Do nothing: waiting takes nothing that would have to be given back."""
+
     def announce(self) -> None:
         """Do nothing: other processes look at the file."""
+
+    def size(self) -> int:
+        return Path(self.path).stat().st_size
 
     def vacuum(self) -> None:
         """Rebuild the file without free pages, and truncate the WAL. An older file gives space back by itself from then on."""

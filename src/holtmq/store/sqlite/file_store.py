@@ -29,8 +29,8 @@ def file_rows(database: SqliteDatabase) -> SqliteRows:
     return SqliteRows(SqliteMessageStore(database, RoutingKeys(database)))
 
 
-def open_file(path: str | Path, durability: Durability, timeout_s: float) -> EmbeddedStore:
-    database = SqliteDatabase(path, durability=durability, timeout_s=timeout_s)
+def open_file(path: str | Path, durability: Durability, timeout_s: float, owner: str | None = None) -> EmbeddedStore:
+    database = SqliteDatabase(path, durability=durability, timeout_s=timeout_s, owner=owner)
     try:
         keys = RoutingKeys(database)
         messages = SqliteMessageStore(database, keys)

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import json
 import sqlite3
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from itertools import takewhile
 from typing import Any
 
@@ -16,6 +16,7 @@ from holtmq.queueing.terms import Terms
 from holtmq.store.checksum import damage_of, json_checksum
 from holtmq.store.message_port import MANY_KEYS
 from holtmq.store.records import ID_CLOCK_BITS, DeliveryState, NewMessage, QueueHead, StoredMessage
+from holtmq.store.sql.copied_message import CopiedDelivery, CopiedMessage
 from holtmq.store.sql.damage import report
 from holtmq.store.sql.keys import Frontier, KeyPattern, RoutingKeys
 from holtmq.store.sqlite.damaged_text import reading_damaged_text
@@ -112,6 +113,18 @@ MINE = "WHERE message_id = ? AND queue_id = ? AND state = 1 AND attempts = ?"
 REMOVE_MINE = f"DELETE FROM deliveries {MINE}"
 GIVE_BACK_MINE = f"UPDATE deliveries SET state = 0, attempts = attempts - 1, due_at = NULL, locked_at = NULL {MINE}"
 HIGHEST_PRIORITY = 255
+CONTENTS = """
+SELECT messages.id, key, created_at, exchange, headers, properties, raw_properties, body, checksum
+FROM messages LEFT JOIN routing_keys ON routing_keys.id = key_id WHERE messages.id > ? ORDER BY messages.id
+"""
+DELIVERIES = """
+SELECT queue_id, state, priority, attempts, due_at, expires_at, locked_at, settled_at
+FROM deliveries WHERE message_id = ? ORDER BY queue_id
+"""
+RESTORE_CONTENT = """
+INSERT INTO messages (id, exchange, key_id, priority, created_at, headers, properties, body, raw_properties, checksum)
+VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?)
+"""
 
 
 class SqliteMessageStore:
@@ -429,6 +442,9 @@ class SqliteMessageStore:
         row = connection.execute(f"SELECT 1 FROM deliveries {MINE}", (message_id, queue_id, attempts)).fetchone()
         return row is not None
 
+    def hold(self, connection: sqlite3.Connection, queue_id: int, message_id: int) -> None:
+        """Do nothing: a transaction keeps all others out."""
+
     def settle_mine(
         self,
         connection: sqlite3.Connection,
@@ -490,6 +506,30 @@ class SqliteMessageStore:
         """Remove a few messages that were acknowledged before this time. Called at every acknowledgement, it keeps up."""
         for (message_id,) in connection.execute(LONG_DONE, (queue_id, settled_before_ms)).fetchall():
             self.remove(connection, queue_id, message_id)
+
+    def export(self, after_id: int) -> Iterator[CopiedMessage]:
+        """Iterate over all messages with higher ids, in their order. Nobody else uses the store meanwhile."""
+        with self._database.lock() as connection:
+            for row in connection.execute(CONTENTS, (after_id,)):
+                deliveries = connection.execute(DELIVERIES, (row[0],)).fetchall()
+                yield CopiedMessage._make((*row, tuple(map(CopiedDelivery._make, deliveries))))
+
+    def restore(self, connection: sqlite3.Connection, messages: Sequence[CopiedMessage]) -> None:
+        """Add messages as they are, with their ids, to a store that does not have them."""
+        contents, deliveries = [], []
+        for message in messages:
+            key_id = 0 if message.key is None else self._keys.intern(message.key)
+            contents.append((
+                message.id, message.exchange, key_id, 0, message.created_at, message.headers, message.properties, message.body,
+                message.raw_properties, message.checksum,
+            ))  # fmt: skip
+            deliveries += [(message.id, each[0], each.state, each.priority, key_id, *each[3:]) for each in message.deliveries]
+        connection.executemany(RESTORE_CONTENT, contents)
+        connection.executemany("INSERT INTO deliveries VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?)", deliveries)
+
+    def continue_ids(self, connection: sqlite3.Connection) -> None:
+        """Mark all messages as indexed. SQLite continues after the highest ids by itself."""
+        connection.execute("UPDATE state SET indexed_to = max(indexed_to, (SELECT ifnull(max(id), 0) FROM messages))")
 
     def remove_unused(self, connection: sqlite3.Connection) -> None:
         """Do nothing: what no queue has any more is removed at once."""
