@@ -152,7 +152,7 @@ class PostgresDatabase:
         self._announcer: threading.Thread | None = None
         self._has_news = threading.Event()
         self._connection = PostgresConnection(self._begin)
-        self._reader: PostgresConnection | None = None
+        self._readers: list[PostgresConnection] = []
         self._epoch: int | None = None
         """The epoch that began when this broker began to own the schema."""
         self._keep_connected(time.monotonic())  # one attempt: a wrong URL is reported at once
@@ -257,15 +257,15 @@ class PostgresDatabase:
 
     def reader(self) -> PostgresConnection:
         """Return a connection for reading beside a transaction. It is opened when it is needed, and again if it is lost."""
-        self._reader = PostgresConnection(self._begin_reading)
-        self._reader.pending = ""
-        return self._reader
 
-    def _begin_reading(self) -> None:
-        """Open the connection for reading, unless it is open."""
-        assert self._reader is not None
-        if not self._reader.is_open:
-            self._reader.replace(self._open())
+        def begin() -> None:
+            if not reader.is_open:
+                reader.replace(self._open())
+
+        reader = PostgresConnection(begin)
+        reader.pending = ""
+        self._readers.append(reader)
+        return reader
 
     @contextmanager
     def snapshot(self, reader: PostgresConnection) -> Iterator[PostgresConnection]:
@@ -356,8 +356,8 @@ class PostgresDatabase:
                     self._announce_now()
             self._is_closed = True
             self._connection.close()
-            if self._reader is not None:
-                self._reader.close()
+            for reader in self._readers:
+                reader.close()
         self._stop_listening()
 
     def _commit_together(self, run: Callable[[PostgresConnection], None], *, is_single: bool) -> None:
