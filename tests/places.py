@@ -46,7 +46,7 @@ def look(place: str | Path, query: str, parameters: Sequence[Any] = ()) -> list[
 
     url = DatabaseUrl.parse(str(place))
     with psycopg.connect(url.conninfo, autocommit=True, options=f"-c search_path={url.schema}") as connection:
-        cursor = connection.execute(query.replace("?", "%s"), parameters or None)  # type: ignore[arg-type]
+        cursor = connection.execute(query.replace("?", "%s"), parameters or None)
         return cursor.fetchall() if cursor.description else []
 
 

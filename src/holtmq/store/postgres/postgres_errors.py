@@ -6,7 +6,6 @@ import psycopg
 from psycopg import errors
 
 from holtmq.errors import (
-    InvalidValueError,
     StoreBusyError,
     StoreError,
     StoreFullError,
@@ -44,7 +43,5 @@ def translated(error: psycopg.Error, url: str, *, is_unknown: bool = False) -> E
             return StoreBusyError(f"{url} is locked by another process ({text}); nothing was changed")
         case errors.InsufficientPrivilege():
             return StoreError(f"{url}: {text}; grant the user CREATE on the database, or on the schema and its tables")
-        case psycopg.DataError() if "NUL" in text:
-            return InvalidValueError("names and routing keys must not contain NUL characters: PostgreSQL cannot store them")
         case _:
             return StoreError(f"{url}: {text}")
