@@ -13,7 +13,7 @@ import pytest
 from hypothesis import settings
 
 from holtmq.testing import TestBroker, running_broker
-from tests.peers.peer import PEERS, RABBITMQ, REQUIRE, MissingPeerError, Peer, looked_up
+from tests.peers.peer import PEERS, POSTGRES, RABBITMQ, REQUIRE, MissingPeerError, Peer, looked_up
 from tests.peers.rabbitmq import CONSISTENT_HASH_PLUGIN, QUICK_SAMPLES, RabbitMQ, running_rabbitmq
 from tests.server.process import BrokerProcess, broker_process
 
@@ -67,6 +67,15 @@ def postgres() -> Iterator[Postgres]:
 
     with running_postgres() as server:
         yield server
+
+
+@pytest.fixture(params=["file", pytest.param("postgres", marks=pytest.mark.peer(POSTGRES))])
+def durable_place(request: pytest.FixtureRequest, tmp_path: Path) -> str:
+    """Where a store is that survives its process: a path, and the URL of a schema."""
+    if request.param == "file":
+        return str(tmp_path / "store.db")
+    server: Postgres = request.getfixturevalue("postgres")
+    return server.url()
 
 
 @pytest.fixture(scope="session")

@@ -1,4 +1,4 @@
-"""What the table of queue behaviour is run against: the embedded library, the broker, one file that changes hands between
+"""What the table of queue behaviour is run against: the embedded library, the broker, one store that changes hands between
 the two, and any AMQP broker over the wire."""
 
 from __future__ import annotations
@@ -17,13 +17,12 @@ from holtmq.errors import AmqpError
 from holtmq.server.startup import recover
 from holtmq.steps import complete
 from holtmq.store.sql.declarations import SqlDeclarations
-from holtmq.store.sqlite.database import SqliteDatabase
-from holtmq.store.sqlite.file_store import file_journal
 from holtmq.topology import Exchange, Policy
 from holtmq.wire import methods as wire
 from holtmq.wire.content import encode_properties, make_content
 from tests.amqp_client import Amqp, Channel, ClosedError
 from tests.conformance.queue_table import QueueScenario, QueueStep
+from tests.places import database_at, journal_on
 
 START_MS = 1_700_000_000_000
 EMPTY_KEY = '""'
@@ -213,7 +212,7 @@ class BrokerQueueTarget:
 
     def __init__(self, path: str | Path, clock: TestClock) -> None:
         self._clock = clock
-        self._journal = file_journal(SqliteDatabase(path, durability="off", owner="a test"))
+        self._journal = journal_on(database_at(path, owner="a test"))
         self._broker = Broker(self._journal)
         self._broker.begin(clock.now_ms)
         recover(self._broker, self._journal)
@@ -315,12 +314,12 @@ class BrokerQueueTarget:
 
 
 class HandoverTarget:
-    """One file that changes hands before every call, unless a message is held: the library has it, then the broker, …"""
+    """One store that changes hands before every call, unless a message is held: the library has it, then the broker, …"""
 
-    def __init__(self, path: Path, clock: TestClock) -> None:
+    def __init__(self, path: str | Path, clock: TestClock) -> None:
         self._path = path
         self._clock = clock
-        self._kinds: list[Callable[[Path, TestClock], QueueTarget]] = [EmbeddedQueueTarget, BrokerQueueTarget]
+        self._kinds: list[Callable[[str | Path, TestClock], QueueTarget]] = [EmbeddedQueueTarget, BrokerQueueTarget]
         self._owner: QueueTarget = EmbeddedQueueTarget(path, clock)
         self._held = 0
         self.handovers = 0

@@ -1,10 +1,9 @@
-"""The table of queue behaviour on the embedded library, on the broker, on a file that changes hands, and on RabbitMQ."""
+"""The table of queue behaviour on the embedded library, on the broker, on a store that changes hands, and on RabbitMQ."""
 
 from __future__ import annotations
 
 import json
 from collections.abc import Callable, Mapping
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -57,9 +56,9 @@ def played(player: Player, scenario: QueueScenario, expected: Callable[[QueueSte
 @by_rule
 @pytest.mark.parametrize("kind", [EmbeddedQueueTarget, BrokerQueueTarget, HandoverTarget])
 def test_a_queue_behaves_the_same_in_library_and_broker_and_between_them(
-    kind: Callable[[Path, TestClock], QueueTarget], scenario: QueueScenario, tmp_path: Path
+    kind: Callable[[str, TestClock], QueueTarget], scenario: QueueScenario, durable_place: str
 ) -> None:
-    played(Player(kind(tmp_path / "shop.db", TestClock())), scenario, of_holtmq)
+    played(Player(kind(durable_place, TestClock())), scenario, of_holtmq)
 
 
 @over_the_wire(is_asked=has_no_policy)

@@ -20,6 +20,7 @@ from tests.faults.campaign import (
     broker_rounds,
     embedded_power_cuts,
     embedded_rounds,
+    failover_rounds,
     one_sync_fails,
 )
 from tests.faults.ledger import ViolationError
@@ -27,6 +28,7 @@ from tests.faults.shim import build_shim
 
 PARTS: dict[str, Callable[..., Counter[str]]] = {
     "broker": partial(broker_rounds, rounds=40),
+    "failover": partial(failover_rounds, rounds=40),
     "embedded": partial(embedded_rounds, rounds=60),
     "broker-power-cut": partial(broker_power_cuts, cuts=100),
     "embedded-power-cut": partial(embedded_power_cuts, cuts=300),

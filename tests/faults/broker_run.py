@@ -11,7 +11,7 @@ from collections import Counter
 from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager
 from pathlib import Path
-from typing import TypeAlias
+from typing import Any, TypeAlias
 
 from holtmq.wire import methods as wire
 from tests.deadline import PATIENCE_S
@@ -86,8 +86,11 @@ class BrokerRun:
         self.is_death_expected = False
         self.rounds: Counter[str] = Counter()
         self._numbers = 0
-        self.broker = FaultyBroker(folder, shim, *options)
+        self.broker = self._start_broker(folder, *options)
         self._declare()
+
+    def _start_broker(self, folder: Path, *options: str) -> Any:
+        return FaultyBroker(folder, self.shim, *options)
 
     def close(self) -> None:
         for client in self.clients:

@@ -41,6 +41,23 @@ def broker_rounds(folder: Path, library: Path, seed: int, rounds: int, faults: S
     return run.rounds + Counter(run.ledger.counts)
 
 
+def failover_rounds(folder: Path, _: Path, seed: int, rounds: int, faults: Sequence[Fault] | None = None) -> Counter[str]:
+    """Play rounds with an active broker and its standby, on a server of their own."""
+    from tests.faults.failover_run import FAULTS as FAILOVER_FAULTS
+    from tests.faults.failover_run import FailoverRun
+    from tests.peers.postgres import running_postgres
+
+    folder.mkdir(parents=True)
+    with running_postgres() as server:
+        run = FailoverRun(folder, server, seed)
+        try:
+            for number in range(rounds):
+                run.round(number, faults or FAILOVER_FAULTS)
+        finally:
+            run.close()
+    return run.rounds + Counter(run.ledger.counts)
+
+
 def embedded_rounds(
     folder: Path, library: Path, seed: int, rounds: int, faults: Sequence[EmbeddedFault] = FAULTS
 ) -> Counter[str]:

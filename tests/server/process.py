@@ -16,9 +16,9 @@ STOP_TIMEOUT_S = 60.0
 
 
 class BrokerProcess:
-    """`holtmq serve` on a file. It can be killed and started again on the same port, which nobody else gets meanwhile."""
+    """`holtmq serve`. It can be killed and started again on the same port, which nobody else gets meanwhile."""
 
-    def __init__(self, data: Path, *options: str, open_files: int | None = None) -> None:
+    def __init__(self, data: Path | str, *options: str, open_files: int | None = None) -> None:
         self.data = data
         self._open_files = open_files
         self._options = options
@@ -90,7 +90,7 @@ class BrokerProcess:
 
 
 @contextmanager
-def broker_process(data: Path, *options: str, open_files: int | None = None) -> Iterator[BrokerProcess]:
+def broker_process(data: Path | str, *options: str, open_files: int | None = None) -> Iterator[BrokerProcess]:
     broker = BrokerProcess(data, *options, open_files=open_files)
     try:
         yield broker

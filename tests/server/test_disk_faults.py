@@ -23,7 +23,7 @@ ENOUGH = 300
 
 
 @contextmanager
-def locked(path: Path) -> Iterator[None]:
+def locked(path: Path | str) -> Iterator[None]:
     """Hold SQLite's write lock, as the sqlite3 shell does in a transaction."""
     with closing(sqlite3.connect(path, isolation_level=None)) as connection:
         connection.execute("BEGIN IMMEDIATE")

@@ -3,19 +3,19 @@
 from __future__ import annotations
 
 import random
-import sqlite3
 import threading
 import time
 from contextlib import suppress
-from pathlib import Path
 
 import pytest
 
 import holtmq
+from holtmq.database_url import is_url
 from holtmq.errors import StoreOwnedError
 from holtmq.wire import methods as wire
 from tests.amqp_client import Amqp, Channel, ClosedError
 from tests.deadline import eventually
+from tests.places import look, look_for_one
 from tests.server.process import BrokerProcess, broker_process
 
 ROUNDS = 6
@@ -74,8 +74,8 @@ class Traffic:
                     channel.nack(event.method.delivery_tag, requeue=True)
 
 
-def test_nothing_confirmed_is_lost_or_comes_twice_and_redeliveries_are_marked(tmp_path: Path) -> None:
-    with broker_process(tmp_path / "broker.db", "--durability", "normal") as broker:
+def test_nothing_confirmed_is_lost_or_comes_twice_and_redeliveries_are_marked(durable_place: str) -> None:
+    with broker_process(durable_place, "--durability", "normal") as broker:
         with Amqp(broker.port) as amqp:
             amqp.channel().declare("q", durable=True)
         due: set[int] = set()
@@ -97,7 +97,8 @@ def test_nothing_confirmed_is_lost_or_comes_twice_and_redeliveries_are_marked(tm
             assert due - set(left) <= gone, "a confirmed message is lost"
             due &= set(left)
         broker.stop()
-    assert sqlite3.connect(tmp_path / "broker.db").execute("PRAGMA integrity_check").fetchone() == ("ok",)
+    if not is_url(durable_place):
+        assert look_for_one(durable_place, "PRAGMA integrity_check") == "ok"
 
 
 def _peek(port: int, queue: str) -> list[int]:
@@ -117,8 +118,8 @@ def _peek_flags(port: int, queue: str) -> list[tuple[int, bool]]:
     return found
 
 
-def test_acknowledged_messages_do_not_come_back(tmp_path: Path) -> None:
-    with broker_process(tmp_path / "broker.db") as broker:
+def test_acknowledged_messages_do_not_come_back(durable_place: str) -> None:
+    with broker_process(durable_place) as broker:
         with Amqp(broker.port) as amqp:
             channel = amqp.channel(1)
             channel.declare("q", durable=True)
@@ -146,8 +147,8 @@ def _publish_confirmed(channel: Channel, queue: str, numbers: range | list[int])
     channel.close()
 
 
-def test_the_topology_survives_a_kill_as_soon_as_it_is_declared(tmp_path: Path) -> None:
-    with broker_process(tmp_path / "broker.db") as broker:
+def test_the_topology_survives_a_kill_as_soon_as_it_is_declared(durable_place: str) -> None:
+    with broker_process(durable_place) as broker:
         with Amqp(broker.port) as amqp:
             channel = amqp.channel()
             channel.declare_exchange("e", "headers", durable=True)
@@ -174,8 +175,8 @@ def test_the_topology_survives_a_kill_as_soon_as_it_is_declared(tmp_path: Path) 
                 channel = channel.reopen()
 
 
-def test_transient_messages_do_not_survive_and_delivered_ones_are_marked_redelivered(tmp_path: Path) -> None:
-    with broker_process(tmp_path / "broker.db") as broker:
+def test_transient_messages_do_not_survive_and_delivered_ones_are_marked_redelivered(durable_place: str) -> None:
+    with broker_process(durable_place) as broker:
         with Amqp(broker.port) as amqp:
             channel = amqp.channel()
             channel.declare("q", durable=True)
@@ -197,8 +198,8 @@ def test_transient_messages_do_not_survive_and_delivered_ones_are_marked_redeliv
             assert channel.get("q") is None
 
 
-def test_a_transaction_survives_whole_or_not_at_all(tmp_path: Path) -> None:
-    with broker_process(tmp_path / "broker.db", "--durability", "normal") as broker:
+def test_a_transaction_survives_whole_or_not_at_all(durable_place: str) -> None:
+    with broker_process(durable_place, "--durability", "normal") as broker:
         with Amqp(broker.port) as amqp:
             channel = amqp.channel()
             channel.declare("a", durable=True)
@@ -236,12 +237,11 @@ def _commit_until_killed(broker: BrokerProcess) -> set[int]:
     return committed
 
 
-def test_a_file_is_used_by_the_broker_and_then_by_the_library(tmp_path: Path) -> None:
-    path = tmp_path / "shop.db"
-    with holtmq.open(path) as mq:
+def test_a_store_is_used_by_the_broker_and_then_by_the_library(durable_place: str) -> None:
+    with holtmq.open(durable_place) as mq:
         mq.declare_queue("inbox")
         mq.queue("inbox").put({"order": 1}, "orders.new", headers={"vip": True})
-    with broker_process(path) as broker:
+    with broker_process(durable_place) as broker:
         with Amqp(broker.port) as amqp:
             channel = amqp.channel()
             event = channel.get("inbox")
@@ -253,26 +253,25 @@ def test_a_file_is_used_by_the_broker_and_then_by_the_library(tmp_path: Path) ->
             channel.publish("", "inbox", b"from the broker", delivery_mode=2, message_id="m1", headers={"n": [1, 2]})
             channel.next()
         with pytest.raises(StoreOwnedError, match=f"amqp://127.0.0.1:{broker.port}"):
-            holtmq.open(path)
+            holtmq.open(durable_place)
         broker.stop()
-    with holtmq.open(path) as mq:
+    with holtmq.open(durable_place) as mq:
         message = mq.queue("inbox").pop()
         assert message is not None
         assert message.text == "from the broker"
         assert message.headers == {"n": [1, 2]}
         assert message.properties["message_id"] == "m1"
         with pytest.raises(RuntimeError, match="open in another process"):
-            BrokerProcess(path)
+            BrokerProcess(durable_place)
 
 
-def test_the_broker_delivers_a_delayed_message_of_the_library_when_it_is_due(tmp_path: Path) -> None:
-    path = tmp_path / "shop.db"
-    with holtmq.open(path) as mq:
+def test_the_broker_delivers_a_delayed_message_of_the_library_when_it_is_due(durable_place: str) -> None:
+    with holtmq.open(durable_place) as mq:
         mq.declare_queue("q")
         due = time.time() + 1.0
         mq.queue("q").put("later", "k", delay_s=1.0)
         mq.queue("q").put("now", "k")
-    with broker_process(path) as broker, Amqp(broker.port) as amqp:
+    with broker_process(durable_place) as broker, Amqp(broker.port) as amqp:
         channel = amqp.channel()
         channel.consume("q", no_ack=True)
         arrived = {channel.next().body: time.time() for _ in range(2)}
@@ -280,9 +279,8 @@ def test_the_broker_delivers_a_delayed_message_of_the_library_when_it_is_due(tmp
         assert arrived[b"later"] >= due
 
 
-def test_a_deleted_queue_leaves_nothing_in_the_file(tmp_path: Path) -> None:
-    path = tmp_path / "shop.db"
-    with holtmq.open(path) as mq:
+def test_a_deleted_queue_leaves_nothing_in_the_store(durable_place: str) -> None:
+    with holtmq.open(durable_place) as mq:
         queue = mq.declare_queue("q")
         for name in ("ready", "failed", "locked"):
             queue.put(name, "k")
@@ -291,11 +289,9 @@ def test_a_deleted_queue_leaves_nothing_in_the_file(tmp_path: Path) -> None:
         failed.fail()
         assert queue.pop() is not None
         queue.put("later", "k", delay_s=100)
-    with broker_process(path) as broker:
+    with broker_process(durable_place) as broker:
         with Amqp(broker.port) as amqp:
             channel = amqp.channel()
             assert channel.delete("q") == 2
         broker.stop()
-    connection = sqlite3.connect(path)
-    assert connection.execute("SELECT (SELECT count(*) FROM messages), (SELECT count(*) FROM deliveries)").fetchone() == (0, 0)
-    connection.close()
+    assert look(durable_place, "SELECT (SELECT count(*) FROM messages), (SELECT count(*) FROM deliveries)") == [(0, 0)]

@@ -5,7 +5,6 @@ from __future__ import annotations
 import random
 import threading
 from contextlib import suppress
-from pathlib import Path
 
 from holtmq.wire import methods as wire
 from tests.amqp_client import Amqp, ClosedError
@@ -67,8 +66,8 @@ def stored(broker: BrokerProcess) -> list[str]:
     return bodies
 
 
-def test_a_kill_loses_no_confirmed_message_and_moves_none(tmp_path: Path) -> None:
-    with broker_process(tmp_path / "broker.db", "--durability", "normal") as broker:
+def test_a_kill_loses_no_confirmed_message_and_moves_none(durable_place: str) -> None:
+    with broker_process(durable_place, "--durability", "normal") as broker:
         with Amqp(broker.port) as amqp:
             amqp.channel().declare("s", durable=True, queue_type="stream")
         before: list[str] = []

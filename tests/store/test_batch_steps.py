@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import sqlite3
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -15,9 +14,9 @@ from holtmq.store.sql import chunk_log
 from holtmq.store.sql.batch_journal import BatchJournal
 from holtmq.store.sql.chunk_log import DELETED_AT_ONCE
 from holtmq.store.sqlite.database import SqliteDatabase
-from holtmq.store.sqlite.file_store import file_journal
 from holtmq.topology import Binding, Exchange, Queue, Removal
 from holtmq.wire.content import Properties, encode_properties, make_content
+from tests.places import database_at, journal_on, look_for_one
 
 RAW = encode_properties({"delivery_mode": 2})
 SEGMENT, SEGMENTS = 10, 150
@@ -30,13 +29,8 @@ def short_segments(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.fixture
-def path(tmp_path: Path) -> Path:
-    return tmp_path / "b.db"
-
-
-@pytest.fixture
-def journal(path: Path) -> Iterator[BatchJournal]:
-    journal = file_journal(SqliteDatabase(path, durability="off"))
+def journal(durable_place: str) -> Iterator[BatchJournal]:
+    journal = journal_on(database_at(durable_place))
     journal.recover()
     yield journal
     journal.close()
@@ -62,23 +56,13 @@ def commit(journal: BatchJournal) -> None:
     journal.commit()
 
 
-def count(path: Path, table: str) -> int:
-    connection = sqlite3.connect(path)
-    try:
-        (number,) = connection.execute(f"SELECT count(*) FROM {table}").fetchone()
-    finally:
-        connection.close()
-    return int(number)
+def count(place: str, table: str) -> int:
+    return int(look_for_one(place, f"SELECT count(*) FROM {table}"))
 
 
-def stored(path: Path) -> int:
+def stored(place: str) -> int:
     """Return the number of messages in the log."""
-    connection = sqlite3.connect(path)
-    try:
-        (number,) = connection.execute("SELECT coalesce(sum(number), 0) FROM log_slices").fetchone()
-    finally:
-        connection.close()
-    return int(number)
+    return int(look_for_one(place, "SELECT coalesce(sum(number), 0) FROM log_slices"))
 
 
 @pytest.mark.parametrize("is_deleted", [False, True])
@@ -93,7 +77,7 @@ def test_each_queue_is_a_step_even_if_it_is_empty(journal: BatchJournal, is_dele
 
 
 @pytest.mark.parametrize("is_deleted", [False, True])
-def test_a_queue_is_emptied_in_steps_and_as_a_whole(journal: BatchJournal, path: Path, is_deleted: bool) -> None:  # noqa: FBT001
+def test_a_queue_is_emptied_in_steps_and_as_a_whole(journal: BatchJournal, durable_place: str, is_deleted: bool) -> None:  # noqa: FBT001
     queue_id = journal.add_queue(Queue("q"))
     messages = add(journal, queue_id, range(1, COUNT + 1))
     commit(journal)
@@ -102,16 +86,16 @@ def test_a_queue_is_emptied_in_steps_and_as_a_whole(journal: BatchJournal, path:
     else:
         journal.purge(queue_id, messages[5:6])
     steps = write(journal)
-    seen = [count(path, "log_chunks") for _ in steps]
+    seen = [count(durable_place, "log_chunks") for _ in steps]
     assert len(seen) >= SEGMENTS // DELETED_AT_ONCE
     assert set(seen) == {SEGMENTS}
     journal.commit()
-    assert count(path, "log_chunks") == count(path, "log_slices") == (0 if is_deleted else 1)
-    assert stored(path) == (0 if is_deleted else 1)
+    assert count(durable_place, "log_chunks") == count(durable_place, "log_slices") == (0 if is_deleted else 1)
+    assert stored(durable_place) == (0 if is_deleted else 1)
 
 
 def test_the_bindings_of_an_exchange_are_removed_with_it_in_steps(
-    journal: BatchJournal, path: Path, monkeypatch: pytest.MonkeyPatch
+    journal: BatchJournal, durable_place: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("holtmq.store.sql.declarations.ROWS", 10)
     journal.add_exchange(Exchange("x"))
@@ -123,15 +107,15 @@ def test_the_bindings_of_an_exchange_are_removed_with_it_in_steps(
     journal.remove_parts(Removal(exchanges=[Exchange("x")]))
     assert sum(1 for _ in write(journal)) > 3
     journal.commit()
-    assert (count(path, "exchanges"), count(path, "bindings")) == (1, 1)
+    assert (count(durable_place, "exchanges"), count(durable_place, "bindings")) == (1, 1)
 
 
-def test_a_large_transaction_is_written_in_steps(journal: BatchJournal, path: Path) -> None:
+def test_a_large_transaction_is_written_in_steps(journal: BatchJournal, durable_place: str) -> None:
     add(journal, journal.add_queue(Queue("q")), range(1, COUNT + 1))
     assert sum(1 for _ in write(journal)) >= SEGMENTS
-    assert stored(path) == 0
+    assert stored(durable_place) == 0
     journal.commit()
-    assert stored(path) == COUNT
+    assert stored(durable_place) == COUNT
 
 
 def test_large_bodies_are_written_a_few_at_a_time(journal: BatchJournal, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -140,7 +124,7 @@ def test_large_bodies_are_written_a_few_at_a_time(journal: BatchJournal, monkeyp
     assert sum(1 for _ in write(journal)) >= 5
 
 
-def test_what_arrives_between_two_steps_is_in_the_next_batch(journal: BatchJournal, path: Path) -> None:
+def test_what_arrives_between_two_steps_is_in_the_next_batch(journal: BatchJournal, durable_place: str) -> None:
     queue_id = journal.add_queue(Queue("q"))
     add(journal, queue_id, range(1, 11))
     first = journal.batch
@@ -149,13 +133,13 @@ def test_what_arrives_between_two_steps_is_in_the_next_batch(journal: BatchJourn
     add(journal, queue_id, range(11, 21))
     complete(steps)
     assert journal.commit() == first
-    assert stored(path) == 10
+    assert stored(durable_place) == 10
     commit(journal)
-    assert stored(path) == 20
+    assert stored(durable_place) == 20
 
 
 def test_a_batch_that_fails_in_the_middle_is_written_again(
-    journal: BatchJournal, path: Path, monkeypatch: pytest.MonkeyPatch
+    journal: BatchJournal, durable_place: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     queue_id = journal.add_queue(Queue("q"))
     add(journal, queue_id, range(1, COUNT))
@@ -165,21 +149,21 @@ def test_a_batch_that_fails_in_the_middle_is_written_again(
         patch.setattr(chunk_log, "ADD_CHUNK", "INSERT INTO nowhere VALUES (1)")
         with pytest.raises(StoreError):
             complete(steps)
-    assert count(path, "queues") == 0
+    assert count(durable_place, "queues") == 0
     commit(journal)
-    assert (count(path, "queues"), stored(path)) == (1, COUNT - 1)
+    assert (count(durable_place, "queues"), stored(durable_place)) == (1, COUNT - 1)
 
 
-def test_a_batch_whose_steps_are_dropped_is_written_again(journal: BatchJournal, path: Path) -> None:
+def test_a_batch_whose_steps_are_dropped_is_written_again(journal: BatchJournal, durable_place: str) -> None:
     add(journal, journal.add_queue(Queue("q")), range(1, COUNT))
     steps = write(journal)
     next(steps)
     steps.close()
     commit(journal)
-    assert (count(path, "queues"), stored(path)) == (1, COUNT - 1)
+    assert (count(durable_place, "queues"), stored(durable_place)) == (1, COUNT - 1)
 
 
-def test_a_batch_that_was_written_and_not_committed_is_written_once(journal: BatchJournal, path: Path) -> None:
+def test_a_batch_that_was_written_and_not_committed_is_written_once(journal: BatchJournal, durable_place: str) -> None:
     queue_id = journal.add_queue(Queue("q"))
     add(journal, queue_id, range(1, 4))
     complete(write(journal))  # whoever commits it fails before the call
@@ -188,12 +172,15 @@ def test_a_batch_that_was_written_and_not_committed_is_written_once(journal: Bat
     journal.gather()
     complete(journal.write())
     journal.commit()
-    assert count(path, "queues") == 1
+    assert count(durable_place, "queues") == 1
     assert [message.id for message in journal.read(queue_id, 0, 0, 100, 10**6).messages] == [1, 2, 3, 4, 5]
 
 
-def test_a_full_disk_is_reported_as_such_whatever_was_being_written(journal: BatchJournal, path: Path) -> None:
-    connection = journal._database.connection  # noqa: SLF001
+def test_a_full_disk_is_reported_as_such_whatever_was_being_written(tmp_path: Path) -> None:
+    database = SqliteDatabase(tmp_path / "b.db", durability="off")
+    journal = journal_on(database)
+    journal.recover()
+    connection = database.connection
     connection.execute("PRAGMA max_page_count = 1")  # that is, as many as there are
     for number in range(1000):
         journal.add_queue(Queue(f"q{number}"))
@@ -202,4 +189,5 @@ def test_a_full_disk_is_reported_as_such_whatever_was_being_written(journal: Bat
     connection.execute("PRAGMA max_page_count = 1000000")
     journal.add_queue(Queue("last"))
     commit(journal)
-    assert count(path, "queues") == 1001
+    assert count(str(tmp_path / "b.db"), "queues") == 1001
+    journal.close()

@@ -1,12 +1,10 @@
-"""The broker's log: what is written, removed, requeued and purged in any order is what the file has afterwards."""
+"""The broker's log: what is written, removed, requeued and purged in any order is what the store has afterwards."""
 
 from __future__ import annotations
 
 import random
-import sqlite3
 from collections.abc import Iterator
 from contextlib import closing
-from pathlib import Path
 from typing import NamedTuple
 
 import pytest
@@ -18,10 +16,10 @@ from holtmq.store.chunk import LoggedMessage
 from holtmq.store.records import Recovered
 from holtmq.store.sql import chunk_log, log_transfer
 from holtmq.store.sql.chunk_log import CHUNK_BYTES, ChunkLog
-from holtmq.store.sqlite.database import SqliteDatabase
-from holtmq.store.sqlite.file_store import file_journal, file_rows
 from holtmq.topology import Queue
 from holtmq.wire.content import Properties, body_of, encode_properties, make_content
+from tests.peers.peer import POSTGRES
+from tests.places import database_at, journal_on, look_for_one, rows_of
 
 START = 1_700_000_000_000 << 20
 RAW = encode_properties({"delivery_mode": 2})
@@ -38,8 +36,8 @@ class Expected(NamedTuple):
 
 def read_all(run: Run, queue_id: int, priority: int) -> list[LoggedMessage]:
     """Read a lane from its start, in as many readings as it takes."""
-    with closing(sqlite3.connect(run.path, isolation_level=None)) as connection:
-        log, after_id = ChunkLog(run.database, connection, file_rows(run.database)), 0
+    with closing(run.database.reader()) as reader:
+        log, after_id = ChunkLog(run.database, reader, rows_of(run.database)), 0
         messages: list[LoggedMessage] = []
         while True:
             reading = log.read(queue_id, priority, after_id, 3, 100)
@@ -52,8 +50,8 @@ def read_all(run: Run, queue_id: int, priority: int) -> list[LoggedMessage]:
 class Run:
     """Random changes, applied to a journal and to a model of it."""
 
-    def __init__(self, path: Path, chance: random.Random) -> None:
-        self.path = path
+    def __init__(self, place: str, chance: random.Random) -> None:
+        self.place = place
         self.chance = chance
         self.open()
         self.queues = [self.journal.add_queue(Queue(f"q{number}", arguments={"x-max-priority": 1})) for number in range(3)]
@@ -66,8 +64,8 @@ class Run:
         self.unused: list[int] = []
 
     def open(self) -> Recovered:
-        self.database = SqliteDatabase(self.path, durability="off")
-        self.journal = file_journal(self.database)
+        self.database = database_at(self.place)
+        self.journal = journal_on(self.database)
         return self.journal.recover()
 
     def step(self) -> None:
@@ -169,12 +167,11 @@ class Run:
                 expected = lane[message.id]
                 known = Expected(body_of(message.content), message.origin[1], message.expires_at, message.attempts)
                 assert known == expected
-        with closing(sqlite3.connect(self.path)) as connection:
-            orphans = "SELECT count(*) FROM log_chunks WHERE id NOT IN (SELECT chunk_id FROM log_slices)"
-            assert connection.execute(orphans).fetchone() == (0,)
+        orphans = "SELECT count(*) FROM log_chunks WHERE id NOT IN (SELECT chunk_id FROM log_slices)"
+        assert look_for_one(self.place, orphans) == 0
 
     def restart(self) -> None:
-        """Start again from the file, with some of the messages read into memory."""
+        """Start again from the store, with some of the messages read into memory."""
         self.journal.close()
         recovered = self.open()
         for number, queue_id in enumerate(self.queues):
@@ -195,16 +192,25 @@ class Run:
         self.journal.close()
 
 
-@pytest.fixture(params=range(15))
-def run(request: pytest.FixtureRequest, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Run]:
+ON_POSTGRES = pytest.mark.peer(POSTGRES)
+by_seed = pytest.mark.parametrize(
+    ("durable_place", "run"),
+    [("file", seed) for seed in range(15)] + [pytest.param("postgres", seed, marks=ON_POSTGRES) for seed in range(3)],
+    indirect=True,
+)
+
+
+@pytest.fixture
+def run(request: pytest.FixtureRequest, durable_place: str, monkeypatch: pytest.MonkeyPatch) -> Iterator[Run]:
     for name, value in {"SEGMENT_MESSAGES": 7, "SETTLED_S": 0.0, "LEAST_COMPACTED_BYTES": 0, "DELETED_AT_ONCE": 3}.items():
         monkeypatch.setattr(chunk_log, name, value)
-    run = Run(tmp_path / "log.db", random.Random(request.param))
+    run = Run(durable_place, random.Random(request.param))
     yield run
     run.close()
 
 
-def test_the_file_has_what_random_changes_leave(run: Run) -> None:
+@by_seed
+def test_the_store_has_what_random_changes_leave(run: Run) -> None:
     for _ in range(12):
         for _ in range(run.chance.randrange(1, 15)):
             run.step()
@@ -218,7 +224,8 @@ def test_the_file_has_what_random_changes_leave(run: Run) -> None:
     run.restart()
 
 
-def test_a_file_that_changes_hands_keeps_its_messages(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
+@by_seed
+def test_a_store_that_changes_hands_keeps_its_messages(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(log_transfer, "CHUNKS_AT_ONCE", 2)
     monkeypatch.setattr(log_transfer, "ROWS_AT_ONCE", 11)
     for _ in range(3):
@@ -226,7 +233,7 @@ def test_a_file_that_changes_hands_keeps_its_messages(run: Run, monkeypatch: pyt
             run.step()
         run.commit()
         run.journal.close()
-        with holtmq.open(run.path, durability="off") as mq:
+        with holtmq.open(run.place, durability="off") as mq:
             for number, queue_id in enumerate(run.queues):
                 lanes = [run.model[queue_id, priority] for priority in reversed(PRIORITIES)]
                 listed = {message.id: message for message in mq.queue(f"q{number}").list_messages("ready", limit=10_000)}
@@ -243,9 +250,9 @@ def test_a_file_that_changes_hands_keeps_its_messages(run: Run, monkeypatch: pyt
         run.read_again()
 
 
-def test_a_chunk_of_which_little_is_left_is_rewritten(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_chunk_of_which_little_is_left_is_rewritten(durable_place: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(chunk_log, "SETTLED_S", 0.0)
-    run = Run(tmp_path / "log.db", random.Random(1))
+    run = Run(durable_place, random.Random(1))
     with closing(run):
         messages = [run.message(START + number, 2) for number in range(1000)]
         for message in messages:
@@ -259,8 +266,7 @@ def test_a_chunk_of_which_little_is_left_is_rewritten(tmp_path: Path, monkeypatc
                 for queue_id in run.queues[:2]:
                     run.journal.remove(message, queue_id)
         run.commit()
-        with closing(sqlite3.connect(run.path)) as connection:
-            (size,) = connection.execute("SELECT sum(length(content)) FROM log_chunks").fetchone()
+        size = look_for_one(run.place, "SELECT sum(length(content)) FROM log_chunks")
         assert size < 100 * 200
         for queue_id in run.queues[:2]:
             assert [message.id for message in read_all(run, queue_id, 0)] == [START + 10 * number for number in range(100)]
@@ -271,8 +277,8 @@ def test_a_chunk_of_which_little_is_left_is_rewritten(tmp_path: Path, monkeypatc
         assert len(read_all(run, run.queues[1], 0)) == 100
 
 
-def test_chunks_with_messages_in_memory_are_counted(tmp_path: Path) -> None:
-    run = Run(tmp_path / "log.db", random.Random(1))
+def test_chunks_with_messages_in_memory_are_counted(durable_place: str) -> None:
+    run = Run(durable_place, random.Random(1))
     with closing(run):
         for number in range(10):
             run.add(run.message(START + number, 1), run.queues[0], 0)

@@ -1,11 +1,9 @@
-"""Streams in the file: what was appended is read at its offset, until retention removes whole chunks from the front."""
+"""Streams in a store: what was appended is read at its offset, until retention removes whole chunks from the front."""
 
 from __future__ import annotations
 
 import logging
-import sqlite3
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import closing
 from pathlib import Path
 
 import pytest
@@ -18,6 +16,7 @@ from holtmq.store.sqlite.database import STEPS, SqliteDatabase
 from holtmq.store.stream_chunk import StreamChunk, pack_stream_chunk
 from holtmq.store.stream_port import StreamEntry, StreamExtent, StreamMessage
 from holtmq.wire.content import encode_properties
+from tests.places import database_at, look, look_for_one
 
 RAW = encode_properties({"delivery_mode": 2})
 NOW = 1_700_000_000_000
@@ -35,8 +34,8 @@ def entries(first: int, number: int, at: int = NOW) -> list[StreamEntry]:
 class Streams:
     """The streams of a file, each change in a transaction of its own."""
 
-    def __init__(self, path: Path | str) -> None:
-        self.database = SqliteDatabase(path, durability="off")
+    def __init__(self, place: str) -> None:
+        self.database = database_at(place)
         self.log = StreamLog(self.database)
 
     def append(self, some: Sequence[StreamEntry], most_bytes: int = 256 * 1024) -> list[int | None]:
@@ -62,13 +61,8 @@ class Streams:
 
 
 @pytest.fixture
-def path(tmp_path: Path) -> Path:
-    return tmp_path / "streams.db"
-
-
-@pytest.fixture
-def streams(path: Path) -> Iterator[Streams]:
-    streams = Streams(path)
+def streams(durable_place: str) -> Iterator[Streams]:
+    streams = Streams(durable_place)
     yield streams
     streams.database.close()
 
@@ -151,7 +145,9 @@ def test_a_message_larger_than_a_chunk_has_one_of_its_own(streams: Streams) -> N
     assert (extent.chunks, extent.next_offset) == (3, 3)
 
 
-def test_the_file_is_little_larger_than_the_bodies(streams: Streams, path: Path) -> None:
+def test_the_file_is_little_larger_than_the_bodies(tmp_path: Path) -> None:
+    path = tmp_path / "streams.db"
+    streams = Streams(str(path))
     body = bytes(range(100))
     for start in range(0, 40_000, 2_000):
         streams.append([entry(start + number, NOW + number, routing_key="key", body=body) for number in range(2_000)])
@@ -201,7 +197,7 @@ def test_an_empty_stream_has_no_extent(streams: Streams) -> None:
     assert streams.trim(max_bytes=0) == 0
 
 
-def test_duplicates_of_a_numbered_publisher_are_left_out(streams: Streams, path: Path) -> None:
+def test_duplicates_of_a_numbered_publisher_are_left_out(streams: Streams, durable_place: str) -> None:
     def numbered(publisher: str | None, *ids: int) -> list[StreamEntry]:
         return [entry(number, publisher=publisher, publishing_id=number) for number in ids]
 
@@ -209,14 +205,14 @@ def test_duplicates_of_a_numbered_publisher_are_left_out(streams: Streams, path:
     assert streams.append([*numbered("p", 2, 5), *numbered("q", 2), *numbered(None, 0)]) == [None, 3, 4, 5]
     assert streams.append(numbered("p", 3, 4)) == [None, None]
     streams.database.close()
-    again = Streams(path)
+    again = Streams(durable_place)
     assert again.append(numbered("p", 5, 6)) == [None, 6]
     assert again.log.last_publishing_id(STREAM, "p") == 6
     assert again.log.last_publishing_id(STREAM, "unknown") is None
     again.database.close()
 
 
-def test_a_position_is_kept(streams: Streams, path: Path) -> None:
+def test_a_position_is_kept(streams: Streams, durable_place: str) -> None:
     assert streams.log.position(STREAM, "billing") is None
     with streams.database.transaction():
         streams.log.set_position(STREAM, "billing", 3)
@@ -224,7 +220,7 @@ def test_a_position_is_kept(streams: Streams, path: Path) -> None:
         streams.log.set_position(STREAM, "audit", 0)
         streams.log.set_position(STREAM + 1, "audit", 9)
     streams.database.close()
-    again = Streams(path)
+    again = Streams(durable_place)
     assert again.log.positions(STREAM) == {"audit": 0, "billing": 4}
     with again.database.transaction():
         again.log.forget_position(STREAM, "audit")
@@ -232,16 +228,15 @@ def test_a_position_is_kept(streams: Streams, path: Path) -> None:
     again.database.close()
 
 
-def test_a_forgotten_stream_leaves_nothing_behind(streams: Streams, path: Path) -> None:
+def test_a_forgotten_stream_leaves_nothing_behind(streams: Streams, durable_place: str) -> None:
     with streams.database.transaction():
         complete(streams.log.append(STREAM + 1, entries(0, 10)))
         streams.log.set_position(STREAM, "reader", 3)
     streams.append([entry(number, publisher="p", publishing_id=number) for number in range(5000)])
     with streams.database.transaction():
         complete(streams.log.forget(STREAM))
-    with closing(sqlite3.connect(path)) as connection:
-        for table, left in (("chunks", 1), ("contents", 1), ("publishers", 0), ("positions", 0)):
-            assert connection.execute(f"SELECT count(*) FROM stream_{table}").fetchone() == (left,)
+    for table, left in (("chunks", 1), ("contents", 1), ("publishers", 0), ("positions", 0)):
+        assert look_for_one(durable_place, f"SELECT count(*) FROM stream_{table}") == left
 
 
 def test_what_is_rolled_back_was_never_there(streams: Streams) -> None:
@@ -269,10 +264,9 @@ def test_properties_count_as_memory_of_a_chunk(streams: Streams) -> None:
     assert 100_000 < streams.log.memory < 200_000
 
 
-def test_a_chunk_without_content_is_damaged(path: Path, streams: Streams, caplog: pytest.LogCaptureFixture) -> None:
+def test_a_chunk_without_content_is_damaged(durable_place: str, streams: Streams, caplog: pytest.LogCaptureFixture) -> None:
     streams.append(entries(0, 3))
-    with closing(sqlite3.connect(path)) as connection, connection:
-        connection.execute("DELETE FROM stream_contents")
+    look(durable_place, "DELETE FROM stream_contents")
     assert streams.append(entries(3, 40)) == list(range(3, 43))
     assert streams.bodies() == [b"body %d" % number for number in range(3, 43)]
     assert [record.levelname for record in caplog.records] == ["ERROR"]
@@ -288,22 +282,21 @@ def test_many_publishers_are_handled_in_steps(streams: Streams) -> None:
     assert streams.log.last_publishing_id(STREAM, "p1999") is None
 
 
-def damage(path: Path, column: str, change: Callable[[bytes], bytes]) -> None:
+def damage(place: str, column: str, change: Callable[[bytes], bytes]) -> None:
     """Change the second chunk behind the program's back."""
-    with closing(sqlite3.connect(path)) as connection, connection:
-        (content,) = connection.execute(f"SELECT {column} FROM stream_contents WHERE id = 2").fetchone()
-        connection.execute(f"UPDATE stream_contents SET {column} = ? WHERE id = 2", (change(content),))
+    content = look_for_one(place, f"SELECT {column} FROM stream_contents WHERE id = 2")
+    look(place, f"UPDATE stream_contents SET {column} = ? WHERE id = 2", (change(content),))
 
 
 @pytest.mark.parametrize(
     ("column", "lost"), [("header", range(300, 600)), ("content", [301])], ids=["a whole chunk", "one message"]
 )
 def test_damage_is_reported_once_and_skipped(
-    streams: Streams, path: Path, column: str, lost: Sequence[int], caplog: pytest.LogCaptureFixture
+    streams: Streams, durable_place: str, column: str, lost: Sequence[int], caplog: pytest.LogCaptureFixture
 ) -> None:
     for start in range(0, 900, 300):
         streams.append(entries(start, 300))
-    damage(path, column, lambda content: content[:10] + b"?" + content[11:])
+    damage(durable_place, column, lambda content: content[:10] + b"?" + content[11:])
     with caplog.at_level(logging.ERROR):
         first, second = (streams.log.read(STREAM, 0, 10**6, 10**9).messages for _ in range(2))
     assert first == second
@@ -314,19 +307,20 @@ def test_damage_is_reported_once_and_skipped(
     assert streams.log.read(STREAM, lost[0], 1).messages[0].offset == lost[-1] + 1
 
 
-def test_a_damaged_last_chunk_is_not_written_again(streams: Streams, path: Path) -> None:
+def test_a_damaged_last_chunk_is_not_written_again(streams: Streams, durable_place: str) -> None:
     streams.append(entries(0, 300))
     streams.append(entries(300, 2))
-    damage(path, "content", lambda content: content[:-1] + b"?")
+    damage(durable_place, "content", lambda content: content[:-1] + b"?")
     assert streams.append(entries(302, 1)) == [302]
     assert streams.append(entries(303, MERGED_EVERY)) == list(range(303, 303 + MERGED_EVERY))
     assert streams.bodies(300) == [b"body 300", *(b"body %d" % number for number in range(302, 303 + MERGED_EVERY))]
     assert streams.log.extent(STREAM).chunks == 3, "what was appended after it is merged"
 
 
-def test_a_file_of_version_7_gets_streams(path: Path) -> None:
+def test_a_file_of_version_7_gets_streams(tmp_path: Path) -> None:
+    path = tmp_path / "streams.db"
     SqliteDatabase(path, steps=STEPS[:7]).close()
-    streams = Streams(path)
+    streams = Streams(str(path))
     assert streams.append(entries(0, 2)) == [0, 1]
     streams.database.close()
 

@@ -88,7 +88,7 @@ class Commits:
         self._space = space
         self._on_loss = on_loss
         self._is_lost = False
-        self._sure_until = float("inf")
+        self._sure_until = elapsed_s() + LEASE_S
         """Until when nobody else can have taken the database over."""
         self._loop = asyncio.get_running_loop()
         self._disk = ThreadPoolExecutor(1, "holtmq-disk")
@@ -264,8 +264,6 @@ class Commits:
     def _in_thread(self, work: Callable[[], T], then: Callable[[T], None]) -> None:
         """Let the thread do some work, and continue on the event loop."""
 
-        started = elapsed_s()
-
         def done(job: asyncio.Future[T]) -> None:
             self._job = None
             try:
@@ -275,17 +273,15 @@ class Commits:
             except Exception as error:  # noqa: BLE001  # reported, and the batch is written again
                 self.failed(StoreDefectError(f"cannot write {error!r}"))
             else:
-                if not isinstance(result, StoreError):
-                    self._verified(started)
                 then(result)
 
         job = self._loop.run_in_executor(self._disk, work)
         self._job = job
         job.add_done_callback(done)
 
-    def _verified(self, at: float) -> None:
+    def verified(self, at: float) -> None:
         """Note that the database was still ours at this time."""
-        if self._journal.is_remote and not self._is_lost:
+        if not self._is_lost:
             was_sure, self._sure_until = elapsed_s() <= self._sure_until, at + LEASE_S
             if not was_sure:
                 self._turns.begin()
@@ -377,8 +373,12 @@ class Commits:
 
     def failed(self, error: StoreError) -> None:
         """Keep the changes, block publishers, and retry."""
+        if self._is_lost:
+            return
         if isinstance(error, StoreFencedError):
             self._is_lost, self._sure_until = True, 0.0
+            if self._retry is not None:
+                self._retry.cancel()
             self._on_loss(error)
             return
         reason = blocked_reason(error)

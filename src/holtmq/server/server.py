@@ -33,6 +33,7 @@ from holtmq.server.housekeeping import Housekeeping
 from holtmq.server.page_thread import PageReadsInThread
 from holtmq.server.passwords import Passwords
 from holtmq.server.pause import Pause
+from holtmq.server.pulse import Pulse
 from holtmq.server.startup import open_broker
 from holtmq.server.turns import Turns
 from holtmq.server.upkeep import Upkeep
@@ -88,6 +89,7 @@ class Server:
         self.pressure: BackPressure
         self._commits: Commits
         self._upkeep: Upkeep
+        self._pulse: Pulse | None = None
         self._housekeeping: Housekeeping
         self._journal: BatchJournal
         self._shares = DescriptorShares.of(config)
@@ -126,6 +128,8 @@ class Server:
         if shares.amqp < config.max_connections:
             log.info("at most %d AMQP connections: the limit for open files is %d (ulimit -n)", shares.amqp, shares.limit)
         self._upkeep = Upkeep(self._journal, self._commits, self.pressure)
+        if self._journal.is_remote:
+            self._pulse = Pulse(self._journal, self._commits, gives_up=config.standby, on_loss=self._commits.failed)
         if config.http_port >= 0 or config.https_port >= 0:
             await self._start_http()
         for listener in self._listeners:
@@ -151,6 +155,8 @@ class Server:
             await asyncio.sleep(0.01)
         self._housekeeping.stop()
         self._upkeep.stop()
+        if self._pulse is not None:
+            self._pulse.stop()
         self.broker.chores.complete()
         self.broker.forget_delivered()  # all sessions are closed: what was unacknowledged is back in its queue
         self.passwords.close()

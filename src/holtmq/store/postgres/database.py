@@ -13,6 +13,7 @@ from __future__ import annotations
 import logging
 import os
 import select
+import socket
 import threading
 import time
 import weakref
@@ -43,6 +44,7 @@ from holtmq.steps import Steps
 from holtmq.store.postgres.postgres_errors import is_lost, translated
 from holtmq.store.postgres.statements import SCHEMA
 from holtmq.store.postgres.statements import translated as with_names
+from holtmq.store.postgres.text import escape_text
 from holtmq.store.records import Durability
 from holtmq.store.sql.shared_commit import SharedCommits
 
@@ -72,6 +74,45 @@ OWNER = "owner"
 LAZILY = "SET LOCAL synchronous_commit = off"
 # Where the server waits for its replicas as well, that stays so.
 DURABLY = "SELECT set_config('synchronous_commit', 'on', false) WHERE current_setting('synchronous_commit') = 'off'"
+HOLDERS = """
+SELECT pid, mode FROM pg_locks
+WHERE locktype = 'advisory' AND granted AND database = (SELECT oid FROM pg_database WHERE datname = current_database())
+    AND objsubid = 1 AND classid::bigint = $1 AND objid::bigint = $2
+"""
+PULSE = f"SELECT set_config('application_name', $3, false), $4 IN (SELECT pid FROM ({HOLDERS}) AS holders)"
+PULSE_NAME = "holtmq pulse of {}"
+"""The application name of a connection that shows that the owner is alive, whose own connection may wait for long."""
+
+
+def lock_parts(url: DatabaseUrl) -> tuple[int, int]:
+    """Return the number of the owner's lock as pg_locks shows it, in two halves."""
+    return divmod(url.lock_id(OWNER) & (1 << 64) - 1, 1 << 32)
+
+
+class Link:
+    """The socket of a connection, which another thread may cut."""
+
+    def __init__(self, raw: psycopg.Connection[Any]) -> None:
+        self.pid = raw.info.backend_pid
+        self._raw = raw
+        self._ends = self._with_socket(_ends)
+
+    def cut(self) -> None:
+        """Shut the socket down, so that whoever waits for it gets an error."""
+        self._with_socket(self._shut)
+
+    def _shut(self, end: socket.socket) -> None:
+        if _ends(end) == self._ends:  # else it was closed meanwhile, and its number belongs to another one
+            end.shutdown(socket.SHUT_RDWR)
+
+    def _with_socket(self, use: Callable[[socket.socket], T]) -> T | None:
+        with suppress(OSError, psycopg.Error), socket.socket(fileno=os.dup(self._raw.fileno())) as end:
+            return use(end)
+        return None
+
+
+def _ends(end: socket.socket) -> tuple[Any, Any]:
+    return end.getsockname(), end.getpeername()
 
 
 class PostgresConnection:
@@ -79,6 +120,7 @@ class PostgresConnection:
 
     def __init__(self, begin: Callable[[str], psycopg.Cursor[Any]]) -> None:
         self._raw: psycopg.Connection[Any] | None = None
+        self.link: Link | None = None
         self._begin = begin
         self.pending: str | None = None
         """The command that begins the transaction, until there is a statement."""
@@ -90,6 +132,7 @@ class PostgresConnection:
     def replace(self, raw: psycopg.Connection[Any] | None) -> psycopg.Connection[Any] | None:
         """Use another connection from now on. Return the one before."""
         before, self._raw = self._raw, raw
+        self.link = None if raw is None else Link(raw)
         return before
 
     def close(self) -> None:
@@ -195,6 +238,7 @@ class PostgresDatabase:
         self._has_news = threading.Event()
         self._connection = PostgresConnection(self._begin)
         self._readers: list[PostgresReader] = []
+        self._pulse = PostgresReader(self._open)
         self._epoch: int | None = None
         """The epoch that began when this broker began to own the schema."""
         self._keep_connected(time.monotonic())  # one attempt: a wrong URL is reported at once
@@ -287,13 +331,15 @@ class PostgresDatabase:
         self._depth += 1
 
     def commit(self) -> None:
-        self._depth -= 1
+        """Commit. After an error that tells that it failed, the caller rolls back."""
         try:
             self._end("COMMIT")
         except psycopg.Error as error:
             if not is_lost(error):
                 raise
+            self._depth -= 1
             raise translated(error, self.path, is_unknown=True) from error
+        self._depth -= 1
 
     def roll_back(self) -> None:
         self._depth -= 1
@@ -304,11 +350,15 @@ class PostgresDatabase:
             notice()
 
     def note_batch(self, number: int) -> None:
-        self._connection.change("UPDATE state SET batch = $1, seen_at = clock_timestamp()", number)
+        self._connection.change("UPDATE state SET batch = $1", number)
 
     def has_committed(self, number: int) -> bool:
+        """Return whether a batch was committed, also to the replicas that a commit waits for.
+
+        It may be visible here although the wait was cut short. This write is behind it, and waits for both.
+        """
         with self.lock() as connection:
-            ((batch,),) = connection.fetch("SELECT batch FROM state")
+            ((batch,),) = connection.fetch("UPDATE state SET batch = batch RETURNING batch")
         return bool(batch == number)
 
     def translated(self, error: Exception) -> Exception | None:
@@ -341,10 +391,33 @@ class PostgresDatabase:
         """Do nothing: a commit fails if it is not ours to make."""
 
     def tidy(self) -> bool:
-        """Let others know that the owner is alive."""
-        with self.lock() as connection:
-            connection.run(f"BEGIN; {LAZILY}; UPDATE state SET seen_at = clock_timestamp(); COMMIT")
+        """Notice a connection that is lost, and replace it."""
+        self.alone(lambda connection: connection.run("SELECT 1"), is_safe=True)
         return False
+
+    def pulse(self) -> bool:
+        """Let the server see that the owner is alive, and return whether the schema is still its own.
+
+        This has a connection of its own, because a transaction may take long. The standby looks for its name
+        (ownership.py).
+        """
+        writer = self._connection.link
+        if writer is None:
+            return False
+        try:
+            ((_, is_owner),) = self._pulse.fetch(PULSE, *lock_parts(self.url), PULSE_NAME.format(writer.pid), writer.pid)
+        except psycopg.Error as error:
+            self._pulse.close()
+            raise translated(error, self.path) from error
+        if not is_owner:
+            writer.cut()  # the server has ended this session already
+        return bool(is_owner)
+
+    def cut(self) -> None:
+        """End all connections from our side, so that no thread waits any more for a server that does not answer."""
+        for connection in (self._connection, self._pulse, *self._readers):
+            if connection.link is not None:
+                connection.link.cut()
 
     def vacuum_in_steps(self) -> Steps[None]:
         """Make the space of removed rows available again."""
@@ -430,6 +503,7 @@ class PostgresDatabase:
                     self._announce_now()
             self._is_closed = True
             self._connection.close()
+            self._pulse.close()
             for reader in self._readers:
                 reader.close()
 
@@ -518,13 +592,17 @@ class PostgresDatabase:
         self._connection.replace(raw)
 
     def _require_primary(self, connection: PostgresConnection) -> None:
-        (is_replica, version), *_ = connection.fetch(
-            "SELECT pg_is_in_recovery(), current_setting('server_version_num')::bigint"
+        (is_replica, version, encoding), *_ = connection.fetch(
+            "SELECT pg_is_in_recovery(), current_setting('server_version_num')::bigint, current_setting('server_encoding')"
         )
         if is_replica:
             raise StoreReadOnlyError(f"{self.path} is a read-only replica; expected the primary server")
         if version < 130000:
             raise StoreError(f"{self.path} has PostgreSQL {version // 10000}; expected version 13 or later")
+        if encoding != "UTF8":
+            raise StoreError(
+                f"{self.path} has the encoding {encoding}; expected UTF8: create the database with ENCODING 'UTF8'"
+            )
 
     def _migrate(self, connection: PostgresConnection) -> None:
         """Create the tables, or migrate them from an older version, one process at a time."""
@@ -579,14 +657,18 @@ class PostgresDatabase:
         lock = "pg_try_advisory_lock_shared" if self.owner is None else "pg_try_advisory_lock"
         ((is_granted,),) = connection.fetch(f"SELECT {lock}($1)", self.url.lock_id(OWNER))
         if not is_granted:
-            refusal = self._refusal(connection)
-            raise refusal if self._epoch is None else StoreFencedError(f"this broker has lost {self.path}: {refusal}")
+            refusal, before = self._refusal(connection), self._connection.link
+            if self._epoch is None:
+                raise refusal
+            if before is None or before.pid not in [pid for pid, _ in connection.fetch(HOLDERS, *lock_parts(self.url))]:
+                raise StoreFencedError(f"this broker has lost {self.path}: {refusal}")
+            connection.fetch("SELECT pg_terminate_backend($1::integer)", before.pid)
+            raise psycopg.OperationalError("the server has not noticed yet that the connection before was lost")
         if self.owner is None:
             connection.change("UPDATE state SET owner = NULL, epoch = epoch + 1 WHERE owner IS NOT NULL")
         elif self._epoch is None:
             ((self._epoch,),) = connection.fetch(
-                "UPDATE state SET owner = $1, epoch = epoch + 1, batch = 0, seen_at = clock_timestamp() RETURNING epoch",
-                self.owner,
+                "UPDATE state SET owner = $1, epoch = epoch + 1, batch = 0 RETURNING epoch", self.owner
             )
         else:
             ((epoch,),) = connection.fetch("SELECT epoch FROM state")
@@ -594,10 +676,8 @@ class PostgresDatabase:
                 raise StoreFencedError(f"{self.path} was used by others while this broker had lost its connection")
 
     def _refusal(self, connection: PostgresConnection) -> StoreOwnedError:
-        holder = "SELECT mode FROM pg_locks WHERE locktype = 'advisory' AND granted AND objsubid = 1 AND classid::bigint = $1 "
-        high, low = divmod(self.url.lock_id(OWNER) & (1 << 64) - 1, 1 << 32)
-        found = connection.fetch(f"{holder} AND objid::bigint = $2 LIMIT 1", high, low)
-        if found and found[0][0] == "ShareLock":
+        found = connection.fetch(HOLDERS, *lock_parts(self.url))
+        if found and found[0][1] == "ShareLock":
             return StoreOwnedError(
                 f"{self.path} is open in another process through holtmq.open; close it there first, or use another schema"
             )
@@ -632,7 +712,7 @@ class PostgresDatabase:
 def connect(url: DatabaseUrl, timeout_s: float) -> psycopg.Connection[Any]:
     """Return a connection with the settings that all of ours share."""
     raw = psycopg.connect(
-        url.conninfo, autocommit=True, cursor_factory=RawCursor, application_name="holtmq",
+        url.conninfo, autocommit=True, cursor_factory=RawCursor, application_name="holtmq", client_encoding="utf8",
         connect_timeout=CONNECT_TIMEOUT_S, keepalives_idle=10, keepalives_interval=5, keepalives_count=3,
         tcp_user_timeout=int(timeout_s * 1000),
     )  # fmt: skip
@@ -640,6 +720,7 @@ def connect(url: DatabaseUrl, timeout_s: float) -> psycopg.Connection[Any]:
         raw.server_cursor_factory = RawServerCursor
         raw.adapters.register_dumper(int, Int8Dumper)
         raw.adapters.register_loader("numeric", _IntLoader)
+        escape_text(raw)
         raw.execute(SETTINGS, prepare=False)
         raw.execute(f"SET search_path = {url.schema}; SET lock_timeout = {int(timeout_s * 1000)}", prepare=False)
     except BaseException:

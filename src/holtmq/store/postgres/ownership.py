@@ -2,7 +2,8 @@
 
 The owner holds an advisory lock through the very connection that writes, so that whoever loses the lock can no longer write.
 The server releases it when the connection ends. A process that is stopped, or a machine that is cut off, may keep its
-connection open for long. Its silence tells: a live owner is heard of every second.
+connection open for long. Its silence tells: a live owner
+executes a statement every second, whatever its transaction waits for.
 """
 
 from __future__ import annotations
@@ -12,18 +13,16 @@ from typing import Any
 import psycopg
 
 from holtmq.database_url import DatabaseUrl
-from holtmq.store.postgres.database import OWNER, connect
+from holtmq.store.postgres.database import HOLDERS, PULSE_NAME, connect, lock_parts
 from holtmq.store.postgres.postgres_errors import is_lost, translated
 
 SILENCE_S = 10.0
-"""Time after which an owner that was not heard of loses its session. It is longer than `LEASE_S` of the owner."""
+"""Time after which an owner that was not heard of loses its session. It is longer than its lease (server/commits.py)."""
 TIMEOUT_S = 5.0
-HOLDERS = """
-SELECT pid, mode FROM pg_locks
-WHERE locktype = 'advisory' AND granted AND database = (SELECT oid FROM pg_database WHERE datname = current_database())
-    AND objsubid = 1 AND classid::bigint = $1 AND objid::bigint = $2
+STATE = """
+SELECT (SELECT owner FROM state), coalesce(max(state_change) < clock_timestamp() - make_interval(secs => $1), false)
+FROM pg_stat_activity WHERE pid = $2 OR application_name = $3
 """
-STATE = "SELECT owner, coalesce(seen_at < clock_timestamp() - make_interval(secs => $1), false) FROM state"
 
 
 class OwnershipWatch:
@@ -53,7 +52,8 @@ class OwnershipWatch:
         (pid, mode), *_ = holders
         if mode == "ShareLock":
             return "processes that use holtmq.open"
-        owner, is_silent = connection.execute(STATE, (SILENCE_S,)).fetchone() or ("a broker", False)
+        found = connection.execute(STATE, (SILENCE_S, pid, PULSE_NAME.format(pid))).fetchone()
+        owner, is_silent = found or ("a broker", False)
         if is_silent:
             connection.execute("SELECT pg_terminate_backend($1::integer)", (pid,))
         return str(owner)
@@ -62,8 +62,3 @@ class OwnershipWatch:
         connection, self._connection = self._connection, None
         if connection is not None:
             connection.close()
-
-
-def lock_parts(url: DatabaseUrl) -> tuple[int, int]:
-    """Return the number of the owner's lock as pg_locks shows it, in two halves."""
-    return divmod(url.lock_id(OWNER) & (1 << 64) - 1, 1 << 32)

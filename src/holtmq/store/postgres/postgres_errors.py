@@ -6,7 +6,6 @@ import psycopg
 from psycopg import errors
 
 from holtmq.errors import (
-    InvalidValueError,
     StoreBusyError,
     StoreError,
     StoreFullError,
@@ -63,7 +62,5 @@ def translated(error: psycopg.Error, url: str, *, is_unknown: bool = False) -> E
             return StoreRefusedError(
                 f"{url}: {text}; the user needs CREATE on the database, or must own the schema and its tables"
             )
-        case psycopg.DataError() if "NUL" in text:
-            return InvalidValueError("names and routing keys must not contain NUL characters: PostgreSQL cannot store them")
         case _:
             return StoreError(f"{url}: {text}")

@@ -8,10 +8,9 @@ CREATE TABLE state (
     keys_version      BIGINT NOT NULL,  -- grows when routing keys are removed
     owner             TEXT,             -- address of the broker that owns the schema, or owned it last
     epoch             BIGINT NOT NULL,  -- grows when a broker begins to own the schema, or a library opens it after a broker
-    batch             BIGINT NOT NULL,  -- the last batch that the owner has committed
-    seen_at           TIMESTAMPTZ       -- when the owner was last heard of
+    batch             BIGINT NOT NULL   -- the last batch that the owner has committed
 );
-INSERT INTO state VALUES (1, 1, 1, 1, NULL, 1, 0, NULL);
+INSERT INTO state VALUES (1, 1, 1, 1, NULL, 1, 0);
 
 CREATE TABLE vhosts (
     name      TEXT PRIMARY KEY,

@@ -547,6 +547,14 @@ class BatchJournal:
         except StoreError:
             return False  # the file is locked or the disk is full: the next batch will tell, or there will be another time
 
+    def pulse(self) -> bool:
+        """Show others that this broker is alive. Return whether the database is still its own."""
+        return self._database.pulse()
+
+    def cut(self) -> None:
+        """Let no thread wait any more for a database that does not answer."""
+        self._database.cut()
+
     def vacuum(self) -> Steps[None]:
         """Give all free space of the file back, in steps for the time between batches."""
         return self._database.vacuum_in_steps()

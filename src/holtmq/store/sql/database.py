@@ -158,6 +158,12 @@ class JournalDatabase(SqlDatabase, Protocol):
     def check_file(self, *, at_once: bool = False) -> None:
         """Raise an error if what is written now is lost, or not ours to write."""
 
+    def pulse(self) -> bool:
+        """Show that the owner is alive. Return whether the database is still its own."""
+
+    def cut(self) -> None:
+        """Let no thread wait any more for a database that does not answer."""
+
     def tidy(self) -> bool:
         """Do a little of what keeps the database small. Return whether more is left."""
 

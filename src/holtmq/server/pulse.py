@@ -1,0 +1,73 @@
+"""The pulse of a broker on a remote database: it shows a standby that the broker is alive, and the broker that it is the owner.
+
+It has a thread and a connection of its own: a transaction may take long. The event loop starts each beat, so a broker whose
+event loop hangs has no pulse.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+
+from holtmq.clock import elapsed_s
+from holtmq.errors import StoreError, StoreFencedError
+from holtmq.server.commits import Commits
+from holtmq.store.sql.batch_journal import BatchJournal
+
+log = logging.getLogger(__name__)
+
+PAUSE_S = 1.0
+SILENCE_S = 10.0
+"""Time without an answer after which all connections are given up. A standby may have taken over by then."""
+
+
+class Pulse:
+    """`gives_up` says that another broker may be reachable for the clients, so that they are better sent away."""
+
+    def __init__(
+        self, journal: BatchJournal, commits: Commits, *, gives_up: bool, on_loss: Callable[[StoreError], None]
+    ) -> None:
+        self._journal = journal
+        self._commits = commits
+        self._gives_up = gives_up
+        self._on_loss = on_loss
+        self._loop = asyncio.get_running_loop()
+        self._thread = ThreadPoolExecutor(1, "holtmq-pulse")
+        self._is_stopped = False
+        self._heard_at = elapsed_s()
+        self._cut_at = 0.0
+        self._job: asyncio.Future[bool] | None = None
+        self._timer = self._loop.call_later(0, self._beat)
+
+    def stop(self) -> None:
+        self._is_stopped = True
+        self._timer.cancel()
+        self._thread.shutdown(wait=False)
+
+    def _beat(self) -> None:
+        now = elapsed_s()
+        self._timer = self._loop.call_later(PAUSE_S, self._beat)
+        if now - max(self._heard_at, self._cut_at) > SILENCE_S:
+            self._cut_at = now
+            self._journal.cut()
+            if self._gives_up:
+                self._on_loss(StoreFencedError(f"the database has not answered for {SILENCE_S:g} s"))
+                return
+        if self._job is None:
+            self._job = self._loop.run_in_executor(self._thread, self._journal.pulse)
+            self._job.add_done_callback(lambda job: self._done(job, now))
+
+    def _done(self, job: asyncio.Future[bool], started: float) -> None:
+        self._job = None
+        if self._is_stopped or job.cancelled():
+            return
+        try:
+            is_owner = job.result()
+        except StoreError as error:
+            log.debug("no pulse: %s", error)
+            return
+        self._heard_at = started
+        if is_owner:
+            self._commits.verified(started)
