@@ -40,6 +40,15 @@ def place(request: pytest.FixtureRequest, tmp_path: Path) -> str:
     return str(tmp_path / "shop.db") if request.param == "file" else ":memory:"
 
 
+@pytest.fixture(params=["file", pytest.param("postgres", marks=pytest.mark.peer(POSTGRES))])
+def shared_place(request: pytest.FixtureRequest, tmp_path: Path) -> str:
+    """Where a store is that several processes can open."""
+    if request.param == "postgres":
+        server: Postgres = request.getfixturevalue("postgres")
+        return server.url()
+    return str(tmp_path / "shop.db")
+
+
 @pytest.fixture
 def mq(place: str, clock: Clock) -> Iterator[holtmq.EmbeddedBroker]:
     with holtmq.open(place, durability="off", clock=clock) as opened:

@@ -24,7 +24,7 @@ from holtmq.store.sql.keys import KeyPattern, RoutingKeys
 SQL = load("statements.sql")
 LOOK_STEPS = (10, 40, 160, 640, 2560)
 """Ready messages that are looked at, in order, before each key is looked up."""
-TRIES = (1, 16, 256)
+TRIES = (4, 64, 1024)
 """How many times as many messages are looked up as are wanted, because other processes may be about to lock the first ones."""
 
 
