@@ -19,7 +19,7 @@ from typing import Any
 import pytest
 
 import holtmq
-from holtmq.store.postgres.url import is_url
+from holtmq.database_url import is_url
 from tests.deadline import PATIENCE_S
 from tests.embedded.killing import count_calls, die_at_call, moments
 
