@@ -12,7 +12,8 @@ BROKER = (ROOT / "docs/broker.md").read_text().split("## Guarantees")[1].split("
 STREAMS = (ROOT / "docs/embedded.md").read_text().split("| what is guaranteed for a stream")[1].split("\n\n")[0]
 SPARK = (ROOT / "docs/pipeline.md").read_text().split("| what is guaranteed for a stream queue")[1].split("\n\n")[0]
 POSTGRES = (ROOT / "docs/postgres.md").read_text().split("| what is guaranteed on PostgreSQL")[1].split("\n\n")[0]
-ROWS = [row for table in (BROKER, STREAMS, SPARK, POSTGRES) for row in table.splitlines()[2:]]
+FAILOVER = (ROOT / "docs/postgres.md").read_text().split("| what is guaranteed for a broker on PostgreSQL")[1].split("\n\n")[0]
+ROWS = [row for table in (BROKER, STREAMS, SPARK, POSTGRES, FAILOVER) for row in table.splitlines()[2:]]
 
 
 @pytest.mark.parametrize("row", ROWS)

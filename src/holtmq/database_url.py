@@ -53,6 +53,11 @@ class DatabaseUrl:
         return cls(_joined(parts.netloc, parts.path, rest), schema, _joined(f"{name}{at}{hosts}", parts.path, shown))
 
     @property
+    def has_several_hosts(self) -> bool:
+        """Whether the primary server is to be found among several."""
+        return "," in urlsplit(self.conninfo).netloc.rpartition("@")[2]
+
+    @property
     def channel(self) -> str:
         """The channel on which changes are announced."""
         return f"holtmq_{self.schema}"

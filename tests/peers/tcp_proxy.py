@@ -29,6 +29,10 @@ class TcpProxy:
         """Set when the trap has cut a connection."""
         threading.Thread(target=self._accept, daemon=True).start()
 
+    def aim(self, port: int) -> None:
+        """Forward new connections to another port, as a load balancer does."""
+        self._target = port
+
     def cut(self, *, for_good: bool = False) -> None:
         """Close all connections; `for_good` also refuses new ones until `heal`."""
         self._is_refusing = for_good

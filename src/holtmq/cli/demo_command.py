@@ -20,6 +20,7 @@ from rich.rule import Rule
 from rich.table import Table as Grid
 from rich.text import Text
 
+from holtmq.cli.demo_failover import survive_a_kill
 from holtmq.cli.explanation_view import explanation_view
 from holtmq.cli.output import show
 from holtmq.client.address import Address
@@ -90,6 +91,8 @@ def demo(folder: Path, *, pages: bool | None, spark: bool) -> None:
     appended = _use_a_stream()
     show(Rule("A broker, used with pika", align="left"))
     served = _use_a_broker()
+    show(Rule("A broker and its standby on PostgreSQL", align="left"))
+    kept = survive_a_kill()
     show(Rule("Routing throughput, with a pickled copy of the router", align="left"))
     _route_traffic(pickle.loads(pickle.dumps(router)))
     archived = 0
@@ -99,8 +102,8 @@ def demo(folder: Path, *, pages: bool | None, spark: bool) -> None:
     show(
         f"\nSummary: {len(topology.exchanges)} exchanges, {len(topology.queues)} queues, {len(topology.bindings)} bindings, "
         f"{plural(len(findings), 'problem')};\n"
-        f"{consumed} messages in the embedded queue, {appended:,} in a stream, {served} in the broker, {MESSAGES:,} routed, "
-        f"{archived:,} archived."
+        f"{consumed} messages in the embedded queue, {appended:,} in a stream, {served} in the broker, "
+        f"{kept:,} kept by a standby, {MESSAGES:,} routed, {archived:,} archived."
     )
     if pages if pages is not None else sys.stdin.isatty() and sys.stdout.isatty() and "CI" not in os.environ:
         _leave_pages_open(topology, folder)

@@ -8,19 +8,20 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import threading
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 
 from holtmq.clock import elapsed_s
 from holtmq.errors import StoreError, StoreFencedError
-from holtmq.server.commits import Commits
+from holtmq.server.commits import LEASE_S, Commits
 from holtmq.store.sql.batch_journal import BatchJournal
 
 log = logging.getLogger(__name__)
 
 PAUSE_S = 1.0
 SILENCE_S = 10.0
-"""Time without an answer after which all connections are given up. A standby may have taken over by then."""
+"""Time without an answer after which a broker gives up. A standby may have taken over by then."""
 
 
 class Pulse:
@@ -35,39 +36,47 @@ class Pulse:
         self._on_loss = on_loss
         self._loop = asyncio.get_running_loop()
         self._thread = ThreadPoolExecutor(1, "holtmq-pulse")
-        self._is_stopped = False
-        self._heard_at = elapsed_s()
-        self._cut_at = 0.0
+        self._stopped = threading.Event()
+        self._heard_at = self._cut_at = elapsed_s()
         self._job: asyncio.Future[bool] | None = None
         self._timer = self._loop.call_later(0, self._beat)
+        threading.Thread(target=self._watch, name="holtmq-watch", daemon=True).start()
 
     def stop(self) -> None:
-        self._is_stopped = True
+        self._stopped.set()
         self._timer.cancel()
         self._thread.shutdown(wait=False)
 
     def _beat(self) -> None:
         now = elapsed_s()
         self._timer = self._loop.call_later(PAUSE_S, self._beat)
-        if now - max(self._heard_at, self._cut_at) > SILENCE_S:
-            self._cut_at = now
-            self._journal.cut()
-            if self._gives_up:
-                self._on_loss(StoreFencedError(f"the database has not answered for {SILENCE_S:g} s"))
-                return
+        if self._gives_up and now - self._heard_at > SILENCE_S:
+            self._on_loss(StoreFencedError(f"the database has not answered for {SILENCE_S:g} s"))
+            return
         if self._job is None:
-            self._job = self._loop.run_in_executor(self._thread, self._journal.pulse)
+            self._job = self._loop.run_in_executor(self._thread, self._pulse)
             self._job.add_done_callback(lambda job: self._done(job, now))
+
+    def _pulse(self) -> bool:
+        started = elapsed_s()
+        is_owner = self._journal.pulse()
+        self._heard_at = started
+        return is_owner
+
+    def _watch(self) -> None:
+        """Cut the connections of a database that does not answer, for all threads that wait for it and the event loop."""
+        while not self._stopped.wait(PAUSE_S / 2):
+            now = elapsed_s()
+            if now - max(self._heard_at, self._cut_at) > LEASE_S:
+                self._cut_at = now
+                self._journal.cut()
 
     def _done(self, job: asyncio.Future[bool], started: float) -> None:
         self._job = None
-        if self._is_stopped or job.cancelled():
-            return
         try:
             is_owner = job.result()
         except StoreError as error:
             log.debug("no pulse: %s", error)
             return
-        self._heard_at = started
-        if is_owner:
+        if is_owner and not self._stopped.is_set():
             self._commits.verified(started)

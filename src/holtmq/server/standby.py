@@ -39,10 +39,10 @@ class Standby:
         loop = asyncio.get_running_loop()
         try:
             while (owner := await loop.run_in_executor(self._thread, self._look)) is not None:
-                if owner != self._app.owner:
-                    self._app.owner = owner
-                    on_waiting(owner)
+                is_news, self._app.owner = owner != self._app.owner, owner
                 await self._serve_http()
+                if is_news:
+                    on_waiting(owner)
                 await asyncio.sleep(LOOK_EVERY_S)
         finally:
             if self._http is not None:

@@ -63,6 +63,8 @@ ROWS_AT_ONCE = 16
 """Rows that a reader of the log fetches at once. It rarely needs more."""
 ANNOUNCE_EVERY_S = 0.002
 """Announcements are at least this far apart. Each of them takes a lock that all who announce something compete for."""
+LOST_S = 5.0
+"""Time without a pulse after which readers do not wait for a new connection: they would hold up the event loop."""
 CLOCK_S = 60.0
 """Time after which the clock of the server is read again."""
 PUTTING = "LOCK TABLE deliveries IN ROW EXCLUSIVE MODE"
@@ -239,6 +241,8 @@ class PostgresDatabase:
         self._connection = PostgresConnection(self._begin)
         self._readers: list[PostgresReader] = []
         self._pulse = PostgresReader(self._open)
+        self._heard_at: float | None = None
+        """When the pulse was answered last."""
         self._epoch: int | None = None
         """The epoch that began when this broker began to own the schema."""
         self._keep_connected(time.monotonic())  # one attempt: a wrong URL is reported at once
@@ -366,9 +370,14 @@ class PostgresDatabase:
 
     def reader(self) -> PostgresReader:
         """Return a connection for reading beside a transaction."""
-        reader = PostgresReader(self._open)
+        reader = PostgresReader(self._open_if_heard)
         self._readers.append(reader)
         return reader
+
+    def _open_if_heard(self) -> psycopg.Connection[Any]:
+        if self._heard_at is not None and time.monotonic() > self._heard_at + LOST_S:
+            raise psycopg.OperationalError(f"the database has not answered for {LOST_S:g} s")
+        return self._open()
 
     @contextmanager
     def snapshot(self, reader: PostgresConnection) -> Iterator[PostgresConnection]:
@@ -409,6 +418,7 @@ class PostgresDatabase:
         except psycopg.Error as error:
             self._pulse.close()
             raise translated(error, self.path) from error
+        self._heard_at = time.monotonic()
         if not is_owner:
             writer.cut()  # the server has ended this session already
         return bool(is_owner)
@@ -712,10 +722,18 @@ class PostgresDatabase:
 def connect(url: DatabaseUrl, timeout_s: float) -> psycopg.Connection[Any]:
     """Return a connection with the settings that all of ours share."""
     raw = psycopg.connect(
-        url.conninfo, autocommit=True, cursor_factory=RawCursor, application_name="holtmq", client_encoding="utf8",
-        connect_timeout=CONNECT_TIMEOUT_S, keepalives_idle=10, keepalives_interval=5, keepalives_count=3,
+        url.conninfo,
+        autocommit=True,
+        cursor_factory=RawCursor,
+        application_name="holtmq",
+        client_encoding="utf8",
+        target_session_attrs="read-write" if url.has_several_hosts else "any",
+        connect_timeout=min(CONNECT_TIMEOUT_S, max(2, int(timeout_s))),
+        keepalives_idle=10,
+        keepalives_interval=5,
+        keepalives_count=3,
         tcp_user_timeout=int(timeout_s * 1000),
-    )  # fmt: skip
+    )
     try:
         raw.server_cursor_factory = RawServerCursor
         raw.adapters.register_dumper(int, Int8Dumper)

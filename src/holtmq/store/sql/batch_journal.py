@@ -26,7 +26,7 @@ from holtmq.store.sql.account_store import SqlAccounts
 from holtmq.store.sql.chunk_log import ChunkLog
 from holtmq.store.sql.damage import name_of_queue, report, report_chunk
 from holtmq.store.sql.database import Connection, JournalDatabase
-from holtmq.store.sql.declarations import SqlDeclarations
+from holtmq.store.sql.declarations import CHANGE, SqlDeclarations
 from holtmq.store.sql.journal_batch import Batch, Purge
 from holtmq.store.sql.keys import RoutingKeys
 from holtmq.store.sql.recovery import recover
@@ -47,7 +47,7 @@ class BatchJournal:
     def __init__(self, database: JournalDatabase, rows: RowPort) -> None:
         self._database = database
         self._rows = rows
-        self._declarations = SqlDeclarations(database)
+        self._declarations = SqlDeclarations(database, counts_changes=False)
         self._accounts = SqlAccounts(database)
         self._keys = RoutingKeys(database)
         self._reader = database.reader()
@@ -363,6 +363,8 @@ class BatchJournal:
             raise StoreDefectError(f"{self._database.path}: cannot write {error!r}") from error
 
     def _write(self, connection: Connection, batch: Batch) -> Steps[None]:
+        if batch.changes:
+            connection.execute(CHANGE)  # once: PostgreSQL would keep a version of the row for each of them
         for change in batch.changes:
             more = change()
             if isinstance(more, Generator):

@@ -23,6 +23,7 @@ from operator import attrgetter
 from typing import NamedTuple, TypeAlias
 from weakref import WeakValueDictionary
 
+from holtmq.errors import StoreLostError
 from holtmq.steps import Steps
 from holtmq.store.chunk import (
     UNWRITTEN,
@@ -411,7 +412,10 @@ class ChunkLog(LogPort):
 
     def read_one(self, chunk: Chunk, message_id: int) -> tuple[bytes, str | None]:
         if self._unpacked is None or self._unpacked[0] != chunk.id or message_id not in self._unpacked[1].ids:
-            self._unpacked = chunk.id, UnpackedChunk(*self._reader.execute(READ_CHUNK, (chunk.id,)).fetchone())
+            stored = self._reader.execute(READ_CHUNK, (chunk.id,)).fetchone()
+            if stored is None:  # a broker that does not know yet that another one has its database
+                raise StoreLostError(f"{self._database.path}: chunk {chunk.id} was removed by another process")
+            self._unpacked = chunk.id, UnpackedChunk(*stored)
         unpacked = self._unpacked[1]
         place = unpacked.place_of(message_id)
         if sum(chunk.sizes) > SEGMENT_BYTES:

@@ -9,7 +9,7 @@ from typing import Any, TypeVar
 
 from holtmq.errors import HoltmqError, StoreError
 from holtmq.steps import Steps
-from holtmq.store.sql.database import TOPOLOGY, SqlDatabase
+from holtmq.store.sql.database import TOPOLOGY, Connection, SqlDatabase
 from holtmq.table import FieldValue, Table
 from holtmq.table_json import table_from_json, table_to_json
 from holtmq.topology import DEFAULT_VHOST, Binding, Exchange, Parameter, Policy, Queue, Removal, Topology
@@ -26,8 +26,11 @@ BETWEEN = "vhost = ? AND source = ? AND destination_type = ? AND destination = ?
 
 
 class SqlDeclarations:
-    def __init__(self, database: SqlDatabase) -> None:
+    """With `counts_changes`, every change tells other processes to load the topology again. A broker has none beside it."""
+
+    def __init__(self, database: SqlDatabase, *, counts_changes: bool = True) -> None:
         self._database = database
+        self._counts_changes = counts_changes
 
     def versions(self) -> tuple[int, int]:
         """Return two version numbers. The first grows when the topology changes, the second when routing keys are removed."""
@@ -100,7 +103,7 @@ class SqlDeclarations:
                 (queue_id,) = connection.execute(statement, values).fetchone()
             else:
                 connection.execute(f"INSERT INTO queues (id, {columns}) VALUES (?, {marks})", (queue_id, *values))
-            connection.execute(CHANGE)
+            self.count_change(connection)
         return int(queue_id)
 
     def replace_old_limit(self, queue: Queue) -> bool:
@@ -148,7 +151,8 @@ class SqlDeclarations:
                 removed = connection.execute(
                     f"DELETE FROM bindings WHERE id IN (SELECT id FROM bindings WHERE {which} LIMIT ?)", (*parameters, ROWS)
                 ).rowcount
-                connection.execute("UPDATE state SET topology_version = topology_version + ?", (min(removed, 1),))
+                if removed:
+                    self.count_change(connection)
             yield
 
     def set_policy(self, policy: Policy) -> None:
@@ -194,6 +198,10 @@ class SqlDeclarations:
     def _change(self, statement: str, *parameters: object) -> None:
         with self._database.transaction() as connection:
             connection.execute(statement, parameters)
+            self.count_change(connection)
+
+    def count_change(self, connection: Connection) -> None:
+        if self._counts_changes:
             connection.execute(CHANGE)
 
 

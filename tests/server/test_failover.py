@@ -1,0 +1,328 @@
+"""The broker on PostgreSQL: who owns the schema, what a standby does, and what a lost connection means for a batch."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+import threading
+from collections.abc import Iterator
+from contextlib import closing, contextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING
+from urllib.error import HTTPError
+from urllib.request import Request, urlopen
+
+import pytest
+
+from holtmq.errors import StoreError, StoreFencedError, StoreLostError, StoreUnknownError
+from holtmq.steps import complete
+from holtmq.store.sql.batch_journal import BatchJournal
+from holtmq.topology import Queue
+from holtmq.wire import methods as wire
+from tests.amqp_client import Amqp, Channel, ClosedError
+from tests.deadline import PATIENCE_S, eventually
+from tests.peers.peer import POSTGRES
+from tests.places import database_at, journal_on, look, look_for_one
+from tests.ports import port_of, reserve_port
+from tests.server.process import BrokerProcess, broker_process
+from tests.store.test_batch_steps import add, commit, write
+
+if TYPE_CHECKING:
+    from holtmq.embedded import EmbeddedBroker
+    from tests.peers.postgres import Postgres
+
+pytestmark = pytest.mark.peer(POSTGRES)
+
+
+@pytest.fixture
+def url(postgres: Postgres) -> str:
+    return postgres.url()
+
+
+def test_a_second_broker_is_refused_with_the_address_of_the_first(url: str) -> None:
+    with (
+        broker_process(url) as broker,
+        pytest.raises(RuntimeError, match=f"in use by the broker at amqp://127.0.0.1:{broker.port}"),
+    ):
+        BrokerProcess(url)
+
+
+def test_the_standby_takes_over_from_a_frozen_broker_which_becomes_a_standby(postgres: Postgres, tmp_path: Path) -> None:
+    from tests.server.pair import pair_of_brokers
+
+    with pair_of_brokers(postgres, tmp_path) as pair:
+        assert health(pair.active.http_port) == (200, "ok")
+        status, reason = health(pair.other.http_port)
+        assert status == 503
+        assert f"amqp://127.0.0.1:{pair.port}" in reason
+        with Amqp(pair.port) as amqp:
+            channel = amqp.channel()
+            channel.declare("q", durable=True)
+            channel.confirm()
+            channel.put("q", b"confirmed", delivery_mode=2)
+            channel.next()
+            pair.active.freeze()
+            frozen = pair.take_over()
+            with Amqp(pair.port) as other:
+                assert other.channel().drain("q") == [b"confirmed"]
+            channel.publish("", "q", b"too late", delivery_mode=2)
+            frozen.thaw()
+            with pytest.raises(ClosedError, match="320"):
+                channel.next()
+        eventually(lambda: frozen.is_standby, "the former broker to be a standby")
+        with Amqp(pair.port) as other:
+            assert other.channel().drain("q") == []
+
+
+def health(port: int) -> tuple[int, str]:
+    """Return the status of the health check that a load balancer asks for, and what it says."""
+    try:
+        with urlopen(as_guest(port, "health/checks/active")) as response:
+            return response.status, json.load(response)["status"]
+    except HTTPError as error:
+        with error:
+            return error.code, error.read().decode()
+
+
+def as_guest(port: int, path: str) -> Request:
+    return Request(f"http://127.0.0.1:{port}/api/{path}", headers={"Authorization": "Basic Z3Vlc3Q6Z3Vlc3Q="})
+
+
+def publish(channel: Channel, numbers: range) -> None:
+    for number in numbers:
+        channel.publish("", "q", b"%d" % number, delivery_mode=2)
+
+
+def wait_for_confirms(channel: Channel, tag: int) -> None:
+    """Wait until the message with this tag, and all before it, are confirmed."""
+    confirmed = 0
+    while confirmed < tag:
+        event = channel.next()
+        assert isinstance(event.method, wire.BasicAck)
+        confirmed = event.method.delivery_tag
+
+
+@contextmanager
+def journal_through(proxy_port: int, url: str, port: int) -> Iterator[BatchJournal]:
+    with closing(journal_on(database_at(url.replace(f":{port}/", f":{proxy_port}/"), owner="a test"))) as journal:
+        journal.recover()
+        yield journal
+
+
+@pytest.mark.parametrize("is_answered", [True, False])
+def test_a_batch_whose_commit_got_no_answer_is_written_once(postgres: Postgres, url: str, is_answered: bool) -> None:  # noqa: FBT001
+    from tests.peers.tcp_proxy import tcp_proxy
+
+    with tcp_proxy(postgres.port) as proxy, journal_through(proxy.port, url, postgres.port) as journal:
+        add(journal, journal.add_queue(Queue("q")), range(1, 11))
+        complete(write(journal))
+        proxy.cut_at(b"COMMIT", is_answered=is_answered)
+        with pytest.raises(StoreUnknownError):
+            journal.commit()
+        assert journal.is_in_doubt
+        if is_answered:
+            assert journal.commit() == 1
+        else:
+            with pytest.raises(StoreLostError):
+                journal.commit()
+            assert journal.begin()
+            journal.gather()
+            complete(journal.write())
+            journal.commit()
+        assert not journal.is_in_doubt
+        assert look_for_one(url, "SELECT sum(number) FROM log_slices") == 10
+
+
+def test_a_broker_that_lost_its_connection_writes_nothing_if_others_used_the_schema(postgres: Postgres, url: str) -> None:
+    import holtmq
+    from tests.peers.tcp_proxy import tcp_proxy
+
+    with tcp_proxy(postgres.port) as proxy, journal_through(proxy.port, url, postgres.port) as journal:
+        queue_id = journal.add_queue(Queue("q"))
+        commit(journal)
+        proxy.cut(for_good=True)
+        library = eventually(lambda: opened(url), "the schema to be free")
+        assert library is not None
+        library.close()
+        proxy.heal()
+        add(journal, queue_id, range(1, 11))
+        with pytest.raises(StoreFencedError):
+            commit(journal)
+        with holtmq.open(url) as mq:
+            assert mq.queue("q").size() == 0
+
+
+def opened(url: str) -> EmbeddedBroker | None:
+    import holtmq
+    from holtmq.errors import StoreOwnedError
+
+    try:
+        return holtmq.open(url)
+    except StoreOwnedError:
+        return None
+
+
+def test_a_chunk_that_another_broker_removed_is_no_internal_error(url: str) -> None:
+    with closing(journal_on(database_at(url, owner="a test"))) as journal:
+        journal.recover()
+        queue_id = journal.add_queue(Queue("q"))
+        message, *_ = add(journal, queue_id, range(1, 11))
+        commit(journal)
+        look(url, "DELETE FROM log_chunks")
+        with pytest.raises(StoreLostError, match="removed by another process"):
+            journal.read_one(message)
+
+
+def test_a_lost_reader_is_replaced(postgres: Postgres, url: str) -> None:
+    from tests.peers.tcp_proxy import tcp_proxy
+
+    with tcp_proxy(postgres.port) as proxy, journal_through(proxy.port, url, postgres.port) as journal:
+        queue_id = journal.add_queue(Queue("q"))
+        add(journal, queue_id, range(1, 11))
+        commit(journal)
+        assert len(journal.read(queue_id, 0, 0, 100, 10**6).messages) == 10
+        proxy.cut()
+        with pytest.raises(StoreLostError):
+            journal.read(queue_id, 0, 0, 100, 10**6)
+        assert len(journal.read(queue_id, 0, 0, 100, 10**6).messages) == 10
+
+
+def test_an_owner_whose_old_session_the_server_still_has_goes_on(postgres: Postgres, url: str) -> None:
+    """The network forgot the connection, and only one side noticed."""
+    with journal_through(postgres.port, url, postgres.port) as journal:
+        queue_id = journal.add_queue(Queue("q"))
+        commit(journal)
+        database = journal._database  # noqa: SLF001
+        session = database._connection._raw  # type: ignore[attr-defined]  # noqa: SLF001
+        database._connection._raw = other = postgres.connect()  # type: ignore[attr-defined]  # noqa: SLF001
+        other.close()
+        add(journal, queue_id, range(1, 11))
+        commit(journal)
+        session.close()
+        assert look_for_one(url, "SELECT sum(number) FROM log_slices") == 10
+
+
+def test_a_silent_owner_loses_its_session_and_one_with_a_pulse_does_not(url: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    from holtmq.store.postgres import ownership
+
+    monkeypatch.setattr(ownership, "SILENCE_S", 0.3)
+    with closing(journal_on(database_at(url, owner="amqp://here"))) as journal, closing(ownership.OwnershipWatch(url)) as watch:
+        journal.recover()
+        add(journal, journal.add_queue(Queue("q")), range(1, 11))
+        complete(write(journal))
+        written_at = look_for_one(url, "SELECT clock_timestamp()")
+
+        def is_late() -> bool:
+            assert journal.pulse()
+            assert watch.look() == "amqp://here"
+            return bool((look_for_one(url, "SELECT clock_timestamp()") - written_at).total_seconds() > 0.6)
+
+        eventually(is_late, "a transaction to be longer than the silence")
+        journal.commit()
+        eventually(lambda: watch.look() is None, "the owner to lose its session")
+        assert not journal.pulse()
+
+
+def test_a_thread_that_waits_for_the_database_is_woken(postgres: Postgres, url: str) -> None:
+    from tests.peers.tcp_proxy import tcp_proxy
+
+    with tcp_proxy(postgres.port) as proxy, journal_through(proxy.port, url, postgres.port) as journal:
+        add(journal, journal.add_queue(Queue("q")), range(1, 11))
+        complete(write(journal))
+        outcomes: list[StoreError] = []
+
+        def wait() -> None:
+            try:
+                journal.commit()
+            except StoreError as error:
+                outcomes.append(error)
+
+        proxy.swallow()
+        thread = threading.Thread(target=wait)
+        thread.start()
+        while thread.is_alive():
+            journal.cut()
+            thread.join(0.01)
+        assert isinstance(outcomes[0], StoreUnknownError)
+        proxy.heal()
+
+
+def test_nothing_confirmed_is_lost_when_a_replica_is_promoted(tmp_path: Path) -> None:
+    from tests.peers.postgres import QUICK, Postgres, postgres_folder, running_postgres
+
+    settings = {**QUICK, "synchronous_standby_names": "replica", "synchronous_commit": "on"}
+    with running_postgres(settings) as primary, postgres_folder() as folder, reserve_port() as reserved:
+        replica = Postgres(folder, port_of(reserved), {**settings, "synchronous_standby_names": ""})
+        replica.follow(primary, "replica")
+        replica.start()
+        url = f"postgresql://holtmq@127.0.0.1:{primary.port},127.0.0.1:{replica.port}/postgres?schema=shop"
+        try:
+            with broker_process(url) as broker, Amqp(broker.port) as amqp:
+                channel = amqp.channel()
+                channel.declare("q", durable=True)
+                channel.confirm()
+                publish(channel, range(100))
+                wait_for_confirms(channel, 100)
+                publish(channel, range(100, 200))
+                primary.kill()
+                replica.promote()
+                publish(channel, range(200, 300))
+                wait_for_confirms(channel, 300)
+                assert channel.drain("q") == [b"%d" % number for number in range(300)]
+        finally:
+            replica.stop("immediate")
+
+
+def start(url: str) -> str:
+    """Start a broker that cannot start, and return what it says."""
+    command = [sys.executable, "-m", "holtmq", "serve", "--data", url, "--amqp-port", "0", "--http-port", "-1"]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=PATIENCE_S, check=False)
+    assert done.returncode == 1
+    assert done.stdout == ""
+    assert "Traceback" not in done.stderr
+    assert len(done.stderr.splitlines()) == 1
+    return done.stderr
+
+
+def test_a_database_that_cannot_be_used_is_one_clear_error_without_the_password(postgres: Postgres, url: str) -> None:
+    with postgres.connect() as connection:
+        connection.execute("CREATE ROLE powerless LOGIN PASSWORD 's3cret'")
+        connection.execute("CREATE DATABASE latin ENCODING 'LATIN1' TEMPLATE template0")
+    with_password = url.replace("holtmq@", "powerless:s3cret@")
+    errors = {
+        "grant the user CREATE": start(with_password),
+        "expected UTF8": start(url.replace("/postgres?", "/latin?")),
+        "cannot be reached": start(with_password.replace(f":{postgres.port}/", ":1/")),
+        'database "none" does not exist': start(url.replace("/postgres?", "/none?")),
+    }
+    database_at(url).close()
+    look(url, "UPDATE state SET schema_version = 99")
+    errors["written by a newer HoltMQ"] = start(url)
+    for text, error in errors.items():
+        assert text in error
+        assert "s3cret" not in error
+
+
+def test_no_password_is_shown(postgres: Postgres, url: str) -> None:
+    with_password = url.replace("holtmq@", "holtmq:s3cret@") + "&password=s3cret"
+    with broker_process(with_password, "--http-port", "0", "--log-level", "debug") as broker:
+        with urlopen(as_guest(broker.http_port, "overview")) as response:
+            assert b"s3cret" not in response.read()
+        assert "s3cret" not in broker.ready_line
+        code, log = broker.stop()
+        assert code == 0
+        assert "s3cret" not in log
+
+
+def test_a_replica_is_refused(tmp_path: Path) -> None:
+    from tests.peers.postgres import QUICK, Postgres, postgres_folder, running_postgres
+
+    with running_postgres() as primary, postgres_folder() as folder, reserve_port() as reserved:
+        replica = Postgres(folder, port_of(reserved), QUICK)
+        replica.follow(primary, "replica")
+        replica.start()
+        try:
+            assert "read-only replica" in start(replica.url())
+        finally:
+            replica.stop("immediate")
