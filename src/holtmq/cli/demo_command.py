@@ -101,9 +101,9 @@ def demo(folder: Path, *, pages: bool | None, spark: bool) -> None:
         archived = _use_spark(topology, folder)
     show(
         f"\nSummary: {len(topology.exchanges)} exchanges, {len(topology.queues)} queues, {len(topology.bindings)} bindings, "
-        f"{plural(len(findings), 'problem')};\n"
-        f"{consumed} messages in the embedded queue, {appended:,} in a stream, {served} in the broker, "
-        f"{kept:,} kept by a standby, {MESSAGES:,} routed, {archived:,} archived."
+        f"{plural(len(findings), 'problem')}, {kept:,} messages kept by a standby;\n"
+        f"{consumed} messages in the embedded queue, {appended:,} in a stream, {served} in the broker, {MESSAGES:,} routed, "
+        f"{archived:,} archived."
     )
     if pages if pages is not None else sys.stdin.isatty() and sys.stdout.isatty() and "CI" not in os.environ:
         _leave_pages_open(topology, folder)

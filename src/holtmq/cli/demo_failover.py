@@ -39,8 +39,9 @@ def survive_a_kill() -> int:
     with ExitStack() as stack:
         url = stack.enter_context(_database(programs))
         ports = [_free_port(), _free_port()]
-        active, standby = (_Broker(stack, url, port) for port in ports)
+        active = _Broker(stack, url, ports[0])
         active.wait_for("ready")
+        standby = _Broker(stack, url, ports[1])
         standby.wait_for("standby")
         publisher = Publisher(lambda: BlockingConnection(Address("127.0.0.1", ports[0]), name="the demo"))
         with BlockingConnection(Address("127.0.0.1", ports[0])) as connection:
