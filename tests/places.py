@@ -12,7 +12,7 @@ from holtmq.database_url import DatabaseUrl, is_url
 from holtmq.store.records import Durability
 from holtmq.store.row_port import RowPort
 from holtmq.store.sql.batch_journal import BatchJournal
-from holtmq.store.sql.database import JournalDatabase
+from holtmq.store.sql.sql_database import JournalDatabase
 from holtmq.store.sqlite.database import SqliteDatabase
 from holtmq.store.sqlite.file_store import file_journal, file_rows
 
@@ -20,7 +20,7 @@ from holtmq.store.sqlite.file_store import file_journal, file_rows
 def database_at(place: str | Path, *, durability: Durability = "off", owner: str | None = None) -> JournalDatabase:
     if not is_url(place):
         return SqliteDatabase(place, durability=durability, owner=owner)
-    from holtmq.store.postgres.database import PostgresDatabase
+    from holtmq.store.postgres.postgres_database import PostgresDatabase
 
     return PostgresDatabase(str(place), durability=durability, owner=owner)
 
@@ -28,7 +28,7 @@ def database_at(place: str | Path, *, durability: Durability = "off", owner: str
 def rows_of(database: JournalDatabase) -> RowPort:
     if isinstance(database, SqliteDatabase):
         return file_rows(database)
-    from holtmq.store.postgres.rows import PostgresRows
+    from holtmq.store.postgres.postgres_rows import PostgresRows
 
     return PostgresRows()
 

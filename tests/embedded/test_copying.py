@@ -16,7 +16,7 @@ import holtmq
 from holtmq.accounts import Permission, User
 from holtmq.embedded.copying import copy
 from holtmq.errors import InvalidValueError, NotAStoreError, StoreError, StoreOwnedError
-from holtmq.store.sql import copying
+from holtmq.store.sql import store_copy as copying
 from holtmq.store.sql.account_store import SqlAccounts
 from holtmq.store.sql.declarations import SqlDeclarations
 from holtmq.table import Table

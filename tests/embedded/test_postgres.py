@@ -331,7 +331,7 @@ def test_a_fork_leaves_the_connection_to_the_parent(url: str) -> None:
 
 def test_a_wake_up_does_not_wait_for_a_look(url: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """Other processes announce what they put: a waiter that would look again in an hour wakes up."""
-    monkeypatch.setattr("holtmq.store.postgres.database.LOOK_ANYWAY_S", 3600.0)
+    monkeypatch.setattr("holtmq.store.postgres.postgres_database.LOOK_ANYWAY_S", 3600.0)
     with holtmq.open(url) as mq:
         queue = mq.queue("q")
         got: list[holtmq.Message | None] = []

@@ -204,7 +204,7 @@ def test_an_owner_whose_old_session_the_server_still_has_goes_on(postgres: Postg
 
 
 def test_a_silent_owner_loses_its_session_and_one_with_a_pulse_does_not(url: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    from holtmq.store.postgres import ownership
+    from holtmq.store.postgres import ownership_watch as ownership
 
     monkeypatch.setattr(ownership, "SILENCE_S", 0.3)
     with closing(journal_on(database_at(url, owner="amqp://here"))) as journal, closing(ownership.OwnershipWatch(url)) as watch:

@@ -8,7 +8,7 @@ from pathlib import Path
 
 from holtmq.errors import InvalidValueError
 from holtmq.store.opening import open_store
-from holtmq.store.sql.copying import CopyReport, copy_store
+from holtmq.store.sql.store_copy import CopyReport, copy_store
 
 
 def copy(source: str | Path, target: str | Path, progress: Callable[[int, int], None] = lambda *_: None) -> CopyReport:

@@ -31,8 +31,8 @@ from holtmq.routing import Explanation, Router
 from holtmq.steps import complete
 from holtmq.store.opening import TIMEOUT_S, open_store
 from holtmq.store.records import DeliveryState, Durability, NewMessage
-from holtmq.store.sql.database import TOPOLOGY, Connection
 from holtmq.store.sql.declarations import to_text
+from holtmq.store.sql.sql_database import TOPOLOGY, Connection
 from holtmq.table import FieldValue, Table, describe, require_short_string
 from holtmq.topology import DEFAULT_EXCHANGE, DEFAULT_VHOST, Binding, DestinationType, Exchange, Removal, Topology
 from holtmq.topology import Queue as QueueDeclaration

@@ -23,8 +23,8 @@ from holtmq.routing import Route, Router
 from holtmq.steps import complete
 from holtmq.store.message_port import MessageStorePort
 from holtmq.store.records import DeliveryState, NewMessage
-from holtmq.store.sql.database import Connection
 from holtmq.store.sql.keys import RoutingKeys
+from holtmq.store.sql.sql_database import Connection
 from holtmq.store.stream_port import StreamEntry, StreamPort
 from holtmq.wire.content import Properties
 

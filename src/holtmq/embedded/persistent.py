@@ -6,7 +6,7 @@ from collections.abc import Callable
 from functools import partial, wraps
 from typing import Any, Concatenate, ParamSpec, Protocol, TypeVar
 
-from holtmq.store.sql.database import SqlDatabase
+from holtmq.store.sql.sql_database import SqlDatabase
 
 P = ParamSpec("P")
 R = TypeVar("R")

@@ -17,7 +17,7 @@ from holtmq.queueing.terms import is_expired, terms_of
 from holtmq.store.checksum import json_checksum
 from holtmq.store.message_port import SETTLED_AT_ONCE
 from holtmq.store.records import DeliveryState, NewMessage, StoredMessage
-from holtmq.store.sql.database import Connection
+from holtmq.store.sql.sql_database import Connection
 from holtmq.table import FieldValue, describe, require_short_string
 
 if TYPE_CHECKING:

@@ -23,8 +23,8 @@ from holtmq.errors import InvalidValueError, NotFoundError, PositionLostError
 from holtmq.queueing.argument_values import LARGEST, is_integer
 from holtmq.queueing.stream_offset import StreamStart
 from holtmq.store.records import NewMessage
-from holtmq.store.sql.database import Connection
 from holtmq.store.sql.declarations import to_text
+from holtmq.store.sql.sql_database import Connection
 from holtmq.store.stream_port import StreamEntry, StreamExtent
 from holtmq.table import FieldValue, Table, describe, require_short_string
 

@@ -61,7 +61,7 @@ SHORT_RETRY_S = 0.01
 """Pause before a retry for which the thread or the event loop was not ready."""
 LEASE_S = 5.0
 """A broker that has not heard from its database for this long delivers nothing more, because a standby may have taken over. The
-standby waits longer (store/postgres/ownership.py)."""
+standby waits longer (store/postgres/ownership_watch.py)."""
 LOCK_WAIT_S = 1.0
 """Publishers are blocked when another process has held the lock on the file for this long."""
 FINISH_S = 10.0

@@ -62,7 +62,7 @@ def watch_owner(path: str) -> OwnerWatch:
     if not is_url(path):
         raise InvalidValueError(f"a standby needs a PostgreSQL database, got the file {path}: files are for one machine")
     try:
-        from holtmq.store.postgres.ownership import OwnershipWatch  # an optional extra
+        from holtmq.store.postgres.ownership_watch import OwnershipWatch  # an optional extra
     except ImportError as error:
         raise _without_psycopg(error) from error
     return OwnershipWatch(path)

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from holtmq.store.embedded_store import EmbeddedStore
-from holtmq.store.postgres.database import PostgresDatabase
-from holtmq.store.postgres.message_store import PostgresMessageStore
-from holtmq.store.postgres.rows import PostgresRows
+from holtmq.store.postgres.postgres_database import PostgresDatabase
+from holtmq.store.postgres.postgres_message_store import PostgresMessageStore
+from holtmq.store.postgres.postgres_rows import PostgresRows
 from holtmq.store.records import Durability
 from holtmq.store.sql.batch_journal import BatchJournal
 from holtmq.store.sql.declarations import SqlDeclarations

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from holtmq.accounts import Permission, TopicPermission, User
-from holtmq.store.sql.database import SqlDatabase
+from holtmq.store.sql.sql_database import SqlDatabase
 
 BROKER = ""
 """The name of a row in the table of users that marks a file which a broker has opened before. It is not a user."""

@@ -25,11 +25,11 @@ from holtmq.store.row_port import RowPort
 from holtmq.store.sql.account_store import SqlAccounts
 from holtmq.store.sql.chunk_log import ChunkLog
 from holtmq.store.sql.damage import name_of_queue, report, report_chunk
-from holtmq.store.sql.database import Connection, JournalDatabase
 from holtmq.store.sql.declarations import CHANGE, SqlDeclarations
 from holtmq.store.sql.journal_batch import Batch, Purge
 from holtmq.store.sql.keys import RoutingKeys
 from holtmq.store.sql.recovery import recover
+from holtmq.store.sql.sql_database import Connection, JournalDatabase
 from holtmq.store.sql.stream_log import StreamLog
 from holtmq.store.stream_chunk import StreamChunk
 from holtmq.store.stream_port import StreamChange, StreamExtent

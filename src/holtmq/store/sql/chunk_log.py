@@ -44,7 +44,7 @@ from holtmq.store.chunk import (
 from holtmq.store.journal_port import StorableMessage
 from holtmq.store.log_port import Alone, Gone, LogPort, Shared
 from holtmq.store.row_port import RowPort
-from holtmq.store.sql.database import Connection, Cursor, JournalDatabase
+from holtmq.store.sql.sql_database import Connection, Cursor, JournalDatabase
 
 SEGMENT_BYTES = 256 * 1024
 SEGMENT_MESSAGES = 2000

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 
-from holtmq.store.sql.database import Connection
+from holtmq.store.sql.sql_database import Connection
 
 log = logging.getLogger(__name__)
 

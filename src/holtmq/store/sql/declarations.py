@@ -9,7 +9,7 @@ from typing import Any, TypeVar
 
 from holtmq.errors import HoltmqError, StoreError
 from holtmq.steps import Steps
-from holtmq.store.sql.database import TOPOLOGY, Connection, SqlDatabase
+from holtmq.store.sql.sql_database import TOPOLOGY, Connection, SqlDatabase
 from holtmq.table import FieldValue, Table
 from holtmq.table_json import table_from_json, table_to_json
 from holtmq.topology import DEFAULT_VHOST, Binding, Exchange, Parameter, Policy, Queue, Removal, Topology

@@ -12,7 +12,7 @@ from typing import NamedTuple
 
 from holtmq.routing.pattern import split
 from holtmq.routing.topic import TopicMatcher
-from holtmq.store.sql.database import Connection, SqlDatabase
+from holtmq.store.sql.sql_database import Connection, SqlDatabase
 from holtmq.topology import Binding
 
 COUNT_PLACED = """

@@ -20,8 +20,8 @@ from holtmq.store.records import StoredRow
 from holtmq.store.row_port import RowPort, UnpackedDelivery, UnpackedMessage
 from holtmq.store.sql.chunk_log import COLUMNS, READ_CHUNK, SLICES_OF_CHUNK, ChunkLog, SliceRow
 from holtmq.store.sql.damage import name_of_queue, report, report_chunk
-from holtmq.store.sql.database import Connection, SqlDatabase
 from holtmq.store.sql.keys import RoutingKeys
+from holtmq.store.sql.sql_database import Connection, SqlDatabase
 from holtmq.wire.content import body_of, make_content
 from holtmq.wire.content import raw_properties_of as raw_properties_in
 

@@ -11,10 +11,10 @@ from holtmq.steps import complete
 from holtmq.store.records import QueueState, Recovered
 from holtmq.store.row_port import RowPort
 from holtmq.store.sql.chunk_log import ChunkLog, Totals
-from holtmq.store.sql.database import Connection, SqlDatabase
 from holtmq.store.sql.declarations import SqlDeclarations
 from holtmq.store.sql.keys import RoutingKeys
 from holtmq.store.sql.log_transfer import pack_rows
+from holtmq.store.sql.sql_database import Connection, SqlDatabase
 
 UNUSED_KEYS = "DELETE FROM routing_keys WHERE id NOT IN (SELECT key_id FROM deliveries)"
 

@@ -16,7 +16,7 @@ from holtmq.steps import Steps
 from holtmq.store.chunk import DamagedChunkError
 from holtmq.store.sql.chunk_log import SEGMENT_BYTES, SEGMENT_MESSAGES
 from holtmq.store.sql.damage import name_of_queue, report_stream
-from holtmq.store.sql.database import Connection, Cursor, SqlDatabase
+from holtmq.store.sql.sql_database import Connection, Cursor, SqlDatabase
 from holtmq.store.stream_chunk import StreamChunk, pack_stream_chunk
 from holtmq.store.stream_port import StreamEntry, StreamExtent, StreamMessage, StreamPort, StreamReading
 

@@ -14,7 +14,8 @@ from typing import Any
 from holtmq.queueing.terms import Terms
 from holtmq.store.checksum import damage_of
 from holtmq.store.message_port import MANY_KEYS, SETTLED_AT_ONCE
-from holtmq.store.postgres.database import PostgresConnection, PostgresDatabase
+from holtmq.store.postgres.postgres_connection import PostgresConnection
+from holtmq.store.postgres.postgres_database import PostgresDatabase
 from holtmq.store.postgres.statements import load
 from holtmq.store.records import DeliveryState, NewMessage, QueueHead, StoredMessage
 from holtmq.store.sql.copied_message import CONTENT_COLUMNS, CopiedDelivery, CopiedMessage

@@ -13,7 +13,8 @@ from typing import Any
 import psycopg
 
 from holtmq.database_url import DatabaseUrl
-from holtmq.store.postgres.database import HOLDERS, PULSE_NAME, connect, lock_parts
+from holtmq.store.postgres.postgres_connection import connect
+from holtmq.store.postgres.postgres_database import HOLDERS, PULSE_NAME, lock_parts
 from holtmq.store.postgres.postgres_errors import is_lost, translated
 
 SILENCE_S = 10.0

@@ -12,20 +12,16 @@ from __future__ import annotations
 
 import logging
 import os
-import select
-import socket
 import threading
 import time
 import weakref
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager, suppress
 from types import TracebackType
 from typing import Any, TypeVar
 
 import psycopg
-from psycopg import RawCursor, RawServerCursor, errors
-from psycopg.adapt import Buffer, Loader
-from psycopg.types.numeric import Int8Dumper
+from psycopg import errors
 
 from holtmq.clock import elapsed_ns
 from holtmq.database_url import DatabaseUrl
@@ -41,10 +37,10 @@ from holtmq.errors import (
     StoreVersionError,
 )
 from holtmq.steps import Steps
+from holtmq.store.postgres.postgres_connection import PostgresConnection, PostgresReader, connect
 from holtmq.store.postgres.postgres_errors import is_lost, translated
 from holtmq.store.postgres.statements import SCHEMA
 from holtmq.store.postgres.statements import translated as with_names
-from holtmq.store.postgres.text import escape_text
 from holtmq.store.records import Durability
 from holtmq.store.sql.shared_commit import SharedCommits
 
@@ -52,7 +48,6 @@ log = logging.getLogger(__name__)
 
 T = TypeVar("T")
 TIMEOUT_S = 30.0
-CONNECT_TIMEOUT_S = 10
 SHORTEST_PAUSE_S, LONGEST_PAUSE_S = 0.02, 1.0
 """Pauses between attempts to connect."""
 LISTEN_S = 1.0
@@ -69,8 +64,6 @@ CLOCK_S = 60.0
 """Time after which the clock of the server is read again."""
 PUTTING = "LOCK TABLE deliveries IN ROW EXCLUSIVE MODE"
 """The lock that `exclude_puts` waits for. A statement that puts takes it anyway, before it looks at the versions."""
-# Each query has its index. Without statistics, or with those of an empty queue, the planner might not use it.
-SETTINGS = "SET enable_seqscan = off; SET enable_bitmapscan = off; SET plan_cache_mode = force_generic_plan; SET jit = off"
 OWNER = "owner"
 """The purpose of the lock that a broker holds alone, and libraries share."""
 LAZILY = "SET LOCAL synchronous_commit = off"
@@ -89,112 +82,6 @@ PULSE_NAME = "holtmq pulse of {}"
 def lock_parts(url: DatabaseUrl) -> tuple[int, int]:
     """Return the number of the owner's lock as pg_locks shows it, in two halves."""
     return divmod(url.lock_id(OWNER) & (1 << 64) - 1, 1 << 32)
-
-
-class Link:
-    """The socket of a connection, which another thread may cut."""
-
-    def __init__(self, raw: psycopg.Connection[Any]) -> None:
-        self.pid = raw.info.backend_pid
-        self._raw = raw
-        self._ends = self._with_socket(_ends)
-
-    def cut(self) -> None:
-        """Shut the socket down, so that whoever waits for it gets an error."""
-        self._with_socket(self._shut)
-
-    def _shut(self, end: socket.socket) -> None:
-        if _ends(end) == self._ends:  # else it was closed meanwhile, and its number belongs to another one
-            end.shutdown(socket.SHUT_RDWR)
-
-    def _with_socket(self, use: Callable[[socket.socket], T]) -> T | None:
-        with suppress(OSError, psycopg.Error), socket.socket(fileno=os.dup(self._raw.fileno())) as end:
-            return use(end)
-        return None
-
-
-def _ends(end: socket.socket) -> tuple[Any, Any]:
-    return end.getsockname(), end.getpeername()
-
-
-class PostgresConnection:
-    """A connection as the shared statements expect it. A transaction begins with its first statement."""
-
-    def __init__(self, begin: Callable[[str], psycopg.Cursor[Any]]) -> None:
-        self._raw: psycopg.Connection[Any] | None = None
-        self.link: Link | None = None
-        self._begin = begin
-        self.pending: str | None = None
-        """The command that begins the transaction, until there is a statement."""
-
-    @property
-    def is_open(self) -> bool:
-        return self._raw is not None and not self._raw.closed
-
-    def replace(self, raw: psycopg.Connection[Any] | None) -> psycopg.Connection[Any] | None:
-        """Use another connection from now on. Return the one before."""
-        before, self._raw = self._raw, raw
-        self.link = None if raw is None else Link(raw)
-        return before
-
-    def close(self) -> None:
-        if self._raw is not None:
-            self._raw.close()
-
-    @property
-    def is_dead(self) -> bool:
-        """Whether the connection has been lost while nobody used it. It says so without being asked."""
-        return self._raw is None or _is_dead(self._raw)
-
-    def execute(self, statement: str, parameters: Sequence[Any] = (), /) -> psycopg.Cursor[Any]:
-        if self.pending is not None and not parameters:
-            return self._begin(statement)  # in one message with the statement
-        return self.begun().execute(with_names(statement), parameters or None)
-
-    def executemany(self, statement: str, parameters: Iterable[Sequence[Any]], /) -> psycopg.Cursor[Any]:
-        cursor, rows = self.begun().cursor(), list(parameters)
-        if rows:
-            cursor.executemany(with_names(statement), rows)
-        return cursor
-
-    def fetch(self, statement: str, *parameters: Any) -> list[tuple[Any, ...]]:
-        """Return the rows of a statement with names of parameters. Bodies come as they are, not as text."""
-        return self.begun().execute(statement, parameters or None, binary=True).fetchall()
-
-    def change(self, statement: str, *parameters: Any) -> int:
-        """Execute a statement that returns no rows. Return the number of rows that it changed."""
-        return self.begun().execute(statement, parameters or None).rowcount
-
-    def run(self, command: str) -> str | None:
-        """Run commands without parameters and without a result, several in one message. Return what the last one did."""
-        return self.run_all(command).statusmessage
-
-    def run_all(self, commands: str) -> psycopg.Cursor[Any]:
-        """Run commands without parameters in one message. Return the result of the last one."""
-        cursor = self.begun().execute(commands, prepare=False)
-        while cursor.nextset():
-            pass
-        return cursor
-
-    def begun(self) -> psycopg.Connection[Any]:
-        """Return the connection, in the transaction if there is one."""
-        if self.pending is not None:
-            self._begin("")
-        assert self._raw is not None
-        return self._raw
-
-
-class PostgresReader(PostgresConnection):
-    """A connection for reading. It is opened when it is needed, and again if it is lost."""
-
-    def __init__(self, open_connection: Callable[[], psycopg.Connection[Any]]) -> None:
-        super().__init__(_nothing_pending)
-        self._open = open_connection
-
-    def begun(self) -> psycopg.Connection[Any]:
-        if not self.is_open:
-            self.replace(self._open())
-        return super().begun()
 
 
 class PostgresDatabase:
@@ -717,65 +604,6 @@ class PostgresDatabase:
         self.commits = SharedCommits(self._commit_together)
         for notice in self.on_rollback:
             notice()
-
-
-def connect(url: DatabaseUrl, timeout_s: float) -> psycopg.Connection[Any]:
-    """Return a connection with the settings that all of ours share."""
-    raw = psycopg.connect(
-        url.conninfo,
-        autocommit=True,
-        cursor_factory=RawCursor,
-        application_name="holtmq",
-        client_encoding="utf8",
-        target_session_attrs="read-write" if url.has_several_hosts else "any",
-        connect_timeout=min(CONNECT_TIMEOUT_S, max(2, int(timeout_s))),
-        keepalives_idle=10,
-        keepalives_interval=5,
-        keepalives_count=3,
-        tcp_user_timeout=int(timeout_s * 1000),
-    )
-    try:
-        raw.server_cursor_factory = RawServerCursor
-        raw.adapters.register_dumper(int, Int8Dumper)
-        raw.adapters.register_loader("numeric", _IntLoader)
-        escape_text(raw)
-        raw.execute(SETTINGS, prepare=False)
-        raw.execute(f"SET search_path = {url.schema}; SET lock_timeout = {int(timeout_s * 1000)}", prepare=False)
-    except BaseException:
-        raw.close()
-        raise
-    return raw
-
-
-def _is_dead(raw: psycopg.Connection[Any]) -> bool:
-    if raw.closed:
-        return True
-    if not _has_input(raw.fileno()):
-        return False
-    try:
-        raw.pgconn.consume_input()  # a notice, or the end
-        return _has_input(raw.fileno())  # what ends can always be read
-    except psycopg.Error:
-        return True
-
-
-def _has_input(descriptor: int) -> bool:
-    if not hasattr(select, "poll"):
-        return bool(select.select([descriptor], [], [], 0)[0])
-    poll = select.poll()
-    poll.register(descriptor, select.POLLIN)
-    return bool(poll.poll(0))
-
-
-def _nothing_pending(statement: str) -> psycopg.Cursor[Any]:
-    raise AssertionError(f"a reader begins its transactions itself, got {statement!r}")
-
-
-class _IntLoader(Loader):
-    """Loads sums of integers, which PostgreSQL returns as numeric."""
-
-    def load(self, data: Buffer) -> int:
-        return int(bytes(data))
 
 
 class _Reading:

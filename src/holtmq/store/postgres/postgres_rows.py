@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Collection, Sequence
 
-from holtmq.store.postgres.database import PostgresConnection
+from holtmq.store.postgres.postgres_connection import PostgresConnection
 from holtmq.store.postgres.statements import load
 from holtmq.store.records import ID_CLOCK_BITS, StoredRow
 from holtmq.store.row_port import RowPort, UnpackedDelivery, UnpackedMessage

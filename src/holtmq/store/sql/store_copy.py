@@ -13,7 +13,7 @@ from typing import Any, TypeVar
 
 from holtmq.errors import StoreError
 from holtmq.store.embedded_store import EmbeddedStore
-from holtmq.store.sql.database import Connection
+from holtmq.store.sql.sql_database import Connection
 
 T = TypeVar("T")
 COMPONENT = "holtmq copy"
