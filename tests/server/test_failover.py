@@ -291,7 +291,7 @@ def test_a_database_that_cannot_be_used_is_one_clear_error_without_the_password(
         connection.execute("CREATE DATABASE latin ENCODING 'LATIN1' TEMPLATE template0")
     with_password = url.replace("holtmq@", "powerless:s3cret@")
     errors = {
-        "grant the user CREATE": start(with_password),
+        "the user needs CREATE": start(with_password),
         "expected UTF8": start(url.replace("/postgres?", "/latin?")),
         "cannot be reached": start(with_password.replace(f":{postgres.port}/", ":1/")),
         'database "none" does not exist': start(url.replace("/postgres?", "/none?")),

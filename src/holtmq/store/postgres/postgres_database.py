@@ -50,6 +50,8 @@ T = TypeVar("T")
 TIMEOUT_S = 30.0
 SHORTEST_PAUSE_S, LONGEST_PAUSE_S = 0.02, 1.0
 """Pauses between attempts to connect."""
+CLAIM_PATIENCE_S = 1.0
+"""Time for which a new process waits for one that has just ended, by a kill for example."""
 LISTEN_S = 1.0
 """Time after which a listener looks whether it is still needed."""
 LOOK_ANYWAY_S = 5.0
@@ -551,9 +553,7 @@ class PostgresDatabase:
 
     def _claim(self, connection: PostgresConnection) -> None:
         """Take the lock of a broker, or that of a library, for as long as the connection lasts."""
-        lock = "pg_try_advisory_lock_shared" if self.owner is None else "pg_try_advisory_lock"
-        ((is_granted,),) = connection.fetch(f"SELECT {lock}($1)", self.url.lock_id(OWNER))
-        if not is_granted:
+        if not self._try_claim(connection):
             refusal, before = self._refusal(connection), self._connection.link
             if self._epoch is None:
                 raise refusal
@@ -571,6 +571,16 @@ class PostgresDatabase:
             ((epoch,),) = connection.fetch("SELECT epoch FROM state")
             if epoch != self._epoch:
                 raise StoreFencedError(f"{self.path} was used by others while this broker had lost its connection")
+
+    def _try_claim(self, connection: PostgresConnection) -> bool:
+        """Take the lock, unless another process has it, and keeps it for a moment: the server notices an end a little later."""
+        lock = "pg_try_advisory_lock_shared" if self.owner is None else "pg_try_advisory_lock"
+        deadline = time.monotonic() + (CLAIM_PATIENCE_S if self._epoch is None else 0.0)
+        while True:
+            ((is_granted,),) = connection.fetch(f"SELECT {lock}($1)", self.url.lock_id(OWNER))
+            if is_granted or time.monotonic() >= deadline:
+                return bool(is_granted)
+            time.sleep(SHORTEST_PAUSE_S)
 
     def _refusal(self, connection: PostgresConnection) -> StoreOwnedError:
         found = connection.fetch(HOLDERS, *lock_parts(self.url))
