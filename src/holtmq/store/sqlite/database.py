@@ -1,7 +1,7 @@
 """A SQLite file: opening, schema versions and transactions.
 
-A process has one connection to a file, which its threads share. Between processes SQLite's lock decides. Processes that meet
-there queue up (`turnstile.py`); the first one retries with short pauses. With full durability the processes that share a file
+A process has one connection to a file, which its threads share. Between processes SQLite's lock decides; it is retried with
+short pauses, so that no process sleeps for long while the file is free. With full durability the processes that share a file
 commit without waiting for the disk, and share the wait afterwards (`shared_sync.py`). A broker, which has its file to itself
 and commits in batches, leaves the sync to SQLite.
 """
@@ -33,7 +33,6 @@ from holtmq.store.sqlite.ownership import FileClaim, system_locking
 from holtmq.store.sqlite.shared_sync import SharedSync, can_share_syncs
 from holtmq.store.sqlite.space import INCREMENTAL, WAL_KEPT_BYTES, FreeSpace, cut, free_pages, is_divisible
 from holtmq.store.sqlite.sqlite_errors import is_busy, translated
-from holtmq.store.sqlite.turnstile import Turnstile, can_queue
 from holtmq.store.sqlite.wal_check import WalScan, scan_wal
 
 log = logging.getLogger(__name__)
@@ -48,11 +47,6 @@ LOOK_EVERY_S = 0.01
 """Pause between two looks at the version of the data, which take microseconds each."""
 SHORTEST_PAUSE_S = 0.00005
 LONGEST_PAUSE_S = 0.001
-QUEUEING_TRANSACTIONS = 100
-"""Transactions that queue up before they try for the lock, after one that found it taken."""
-LONGEST_TURN_S = 5.0
-"""Longest wait in the queue. A process that is stopped, or in a long transaction, keeps others out for longer. They do without
-the queue then, as they do where there is none."""
 FORK_PATIENCE_S = 0.05
 """How long a fork waits for a transaction of another thread before it lets another thread fork."""
 CHECKPOINT_PAGES = {"full": 1000, "normal": 4000, "off": 4000}
@@ -110,17 +104,12 @@ class SqliteDatabase:
         self._owner = owner
         self._watch: FileWatch | None = None
         self._sync: SharedSync | None = None
-        self._turnstile: Turnstile | None = None
-        self._queueing = 0
-        """Number of transactions that are still to queue up before they try for the lock."""
         self.commits = SharedCommits(self._commit_together)
         if self.path != ":memory:":
             prepare(self.path)
             self._watch = FileWatch(str(Path(self.path).absolute()))
             if durability == "full" and owner is None and can_share_syncs():
                 self._sync = SharedSync(wal_path(self.path))
-            if owner is None and can_queue():
-                self._turnstile = Turnstile(self.path)
         self._claim = _claim(self.path, owner)
         try:
             left_behind = self._left_behind()
@@ -150,8 +139,6 @@ class SqliteDatabase:
             if self._claim is not None:
                 self._claim.abandon()
                 self._claim = _claim(self.path, self._owner)
-            if self._turnstile is not None:
-                self._turnstile = Turnstile(self.path)
             self._connection, self._pid, self._changes_seen = self._connect(), os.getpid(), 0
         return self._connection
 
@@ -199,7 +186,6 @@ class SqliteDatabase:
         """End the transaction of `begin`."""
         self.connection.execute("COMMIT")
         self._depth -= 1
-        self._leave()
 
     def roll_back(self) -> None:
         self._depth -= 1
@@ -266,12 +252,11 @@ class SqliteDatabase:
             if self._watch is not None:
                 self._watch.check(at_once=False)
             connection = self.connection
-            if not self._queueing:  # as almost always: see benchmarks/embedded.py
-                try:
-                    return work(connection)
-                except sqlite3.OperationalError as error:
-                    if not is_busy(error):
-                        raise
+            try:
+                return work(connection)
+            except sqlite3.OperationalError as error:
+                if not is_busy(error):
+                    raise
             return self._when_free(partial(work, connection))
         except sqlite3.IntegrityError:
             raise
@@ -419,9 +404,8 @@ class SqliteDatabase:
                 for reader in self._readers:
                     reader.close()
                 self._connection.close()
-                is_last = self._claim is not None and self._claim.release()
-                if is_last and can_queue():
-                    Turnstile(self.path).remove()
+                if self._claim is not None:
+                    self._claim.release()
             self._is_closed = True
 
     def _commit_together(self, run: Callable[[sqlite3.Connection], None], *, is_single: bool) -> None:
@@ -432,53 +416,27 @@ class SqliteDatabase:
         if self._watch is not None:
             self._watch.check(at_once=False)  # before each transaction, so that none is confirmed which nobody will ever read
         try:
-            self._retry(partial(connection.execute, "BEGIN IMMEDIATE"), wait_s)
-        except BaseException:
-            self._leave()
-            raise
+            connection.execute("BEGIN IMMEDIATE")
+        except sqlite3.OperationalError as error:
+            if not is_busy(error):
+                raise
+            self._when_free(lambda: connection.execute("BEGIN IMMEDIATE"), wait_s)
 
     def _when_free(self, attempt: Callable[[], T], wait_s: float | None = None) -> T:
-        """Do something that takes the file's lock and gives it back. Retry until no other process holds it."""
-        try:
-            return self._retry(attempt, wait_s)
-        finally:
-            self._leave()
-
-    def _retry(self, attempt: Callable[[], T], wait_s: float | None) -> T:
-        """Retry until no other process holds the file's lock. The caller leaves the queue when it does not hold it any more."""
+        """Retry until no other process holds the file's lock."""
         wait_s = self._timeout_s if wait_s is None else wait_s
         deadline, pause_s = None, SHORTEST_PAUSE_S
-        if self._queueing:
-            deadline = time.monotonic() + wait_s
-            self._queue_up(wait_s)
         while True:
             try:
                 return attempt()
             except sqlite3.OperationalError as error:
                 if not is_busy(error):
                     raise
-                self._queueing = QUEUEING_TRANSACTIONS
                 deadline = deadline or time.monotonic() + wait_s
-                left_s = deadline - time.monotonic()
-                if left_s <= 0:
+                if time.monotonic() >= deadline:
                     raise StoreBusyError(f"{self.path} was locked by another process for more than {wait_s:g} s") from error
-            if self._turnstile is not None and not self._turnstile.is_inside:
-                self._queue_up(left_s)
-            else:
-                time.sleep(pause_s * (0.5 + random.random()))
-                pause_s = min(pause_s * 2, LONGEST_PAUSE_S)
-
-    def _queue_up(self, wait_s: float) -> None:
-        """Wait for the other processes that queue up, but not for one that does not leave: SQLite's lock decides."""
-        self._queueing -= 1
-        if self._turnstile is None or self._turnstile.enter(min(wait_s, LONGEST_TURN_S)):
-            return
-        if wait_s > LONGEST_TURN_S or not self._turnstile.exists:
-            self._turnstile = None
-
-    def _leave(self) -> None:
-        if self._turnstile is not None:
-            self._turnstile.leave()
+            time.sleep(pause_s * (0.5 + random.random()))
+            pause_s = min(pause_s * 2, LONGEST_PAUSE_S)
 
     def _commit(self, connection: sqlite3.Connection) -> None:
         try:
@@ -486,14 +444,12 @@ class SqliteDatabase:
         except sqlite3.Error:
             self._roll_back(connection)
             raise
-        self._leave()
 
     def _roll_back(self, connection: sqlite3.Connection) -> None:
         try:
             if connection.in_transaction:
                 connection.execute("ROLLBACK")
         finally:
-            self._leave()
             for notice in self.on_rollback:
                 notice()
 

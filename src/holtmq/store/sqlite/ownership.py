@@ -128,8 +128,8 @@ class FileClaim:
         """Whether no other process has the file open, as far as the system can tell."""
         return self._inode_lock is None or self._inode_lock.is_only
 
-    def release(self) -> bool:
-        """Release the claim. If no other process holds one, remove the lock file and return True."""
+    def release(self) -> None:
+        """Release the claim, and remove the lock file if no other process holds a claim."""
         if self._inode_lock is not None:
             self._inode_lock.release()
         try:
@@ -142,7 +142,6 @@ class FileClaim:
         os.close(self._descriptor)
         if is_last and os.name == "nt":
             self._remove_closed()
-        return is_last
 
     def abandon(self) -> None:
         """Close the descriptors that a forked child has inherited. The claim stays its parent's."""
