@@ -266,7 +266,7 @@ class ServerConnection:
         if len(buffer) >= LARGE_BODY and self.state == ConnectionState.OPEN and not self.is_paused:
             at = self._finish_frame(buffer)
             after = at if self._rest else self._receive_large(buffer, at)
-            self.has_large_input, at = after > at, after
+            self.has_large_input, at = after > 0, after
         if at < len(buffer) or not at:
             self.receive(bytes(buffer[at:]))
 
