@@ -58,9 +58,9 @@ class FileWatch:
     """Tells whether an open file is still the one at its path. `path` is absolute: the process may change its folder."""
 
     def __init__(self, path: str) -> None:
-        self._path = path
-        self._wal = wal_path(path)
-        self._identity = _identity(path)
+        self._path = Path(path)
+        self._wal = Path(wal_path(path))
+        self._identity = _identity(self._path)
         self._wal_identity: tuple[int, int] | None = None
         self._next_check = 0.0
 
@@ -69,7 +69,7 @@ class FileWatch:
         self._wal_identity = _identity(self._wal)
 
     def wal_size(self) -> int:
-        return _size(self._wal) or 0
+        return _size(str(self._wal)) or 0
 
     def check(self, *, at_once: bool) -> None:
         """Raise `StoreReplacedError` if the file or its WAL is not where it was opened."""
@@ -99,9 +99,9 @@ def _fate(found: tuple[int, int] | None) -> str:
     return "deleted or moved away" if found is None else "replaced by another file"
 
 
-def _identity(path: str) -> tuple[int, int] | None:
+def _identity(path: Path) -> tuple[int, int] | None:
     try:
-        found = Path(path).stat()
+        found = path.stat()
     except OSError:
         return None
     return found.st_dev, found.st_ino
