@@ -64,9 +64,13 @@ def main() -> None:
         for name in growth[sizes[0]]:
             times = [growth[size][name] for size in sizes]
             print(f"| {name} | " + " | ".join(f"{us:.0f}" for us in times) + f" | {times[-1] / times[0]:.2f} |")
-        print("\n| processes | put + pop + ack, messages/s in all |\n|---|---|")
-        for count in (1, 2, 4, 8):
-            print(f"| {count} | {bench.processes(count):,.0f} |")
+        print("\n| processes | put + pop + ack, messages/s in all | beside one | bare SQLite, the same | beside one |")
+        print("|---|---|---|---|---|")
+        alone, alone_bare = bench.processes(1, hammer), bench.processes(1, hammer_bare)
+        print(f"| 1 | {alone:,.0f} | 1.0 | {alone_bare:,.0f} | 1.0 |")
+        for count in (2, 4, 8):
+            together, bare = bench.processes(count, hammer), bench.processes(count, hammer_bare)
+            print(f"| {count} | {together:,.0f} | {together / alone:.2f} | {bare:,.0f} | {bare / alone_bare:.2f} |")
         print(f"\nwake-up across processes, median of 50: {bench.wake_up_ms():.1f} ms")
         for what, size in bench.file_sizes().items():
             print(f"file {what}: {size / 1e6:,.1f} MB")
@@ -194,11 +198,14 @@ class Bench:
             found[size] = pattern_times(queue, keys, popped=min(300, size // 6))
         return found
 
-    def processes(self, count: int) -> float:
-        path, each = self.new_path(), 8_000 // self.scale // count
-        holtmq.open(path).close()
+    def processes(self, count: int, work: Callable[[Path, Any, int, Barrier], None]) -> float:
+        path, each = self.new_path(), 16_000 // self.scale // count
+        if work is hammer:
+            holtmq.open(path).close()
+        else:
+            create_bare(path)
         together = multiprocessing.Barrier(count + 1)
-        workers = [multiprocessing.Process(target=hammer, args=(path, self.durability, each, together)) for _ in range(count)]
+        workers = [multiprocessing.Process(target=work, args=(path, self.durability, each, together)) for _ in range(count)]
         for worker in workers:
             worker.start()
         together.wait()
@@ -333,6 +340,28 @@ def hammer(path: Path, durability: Any, count: int, together: Barrier) -> None:
             if message is not None:
                 message.ack()
         together.wait()
+
+
+def create_bare(path: Path) -> None:
+    connection = sqlite3.connect(path, isolation_level=None)
+    connection.execute("PRAGMA journal_mode = WAL")
+    connection.execute("CREATE TABLE bare (id INTEGER PRIMARY KEY, is_taken INTEGER, body BLOB)")
+    connection.execute("CREATE INDEX bare_ready ON bare (is_taken, id)")
+    connection.close()
+
+
+def hammer_bare(path: Path, durability: Any, count: int, together: Barrier) -> None:
+    """What SQLite alone takes: a table with one index, the same three transactions, and SQLite's own waiting for its lock."""
+    connection = sqlite3.connect(path, isolation_level=None, timeout=60)
+    connection.execute(f"PRAGMA synchronous = {LEVELS[durability]}")
+    take = "UPDATE bare SET is_taken = 1 WHERE id = (SELECT min(id) FROM bare WHERE is_taken = 0) RETURNING id"
+    together.wait()
+    for _ in range(count):
+        connection.execute("INSERT INTO bare VALUES (NULL, 0, ?)", (BODY,))
+        for taken in connection.execute(take).fetchall():
+            connection.execute("DELETE FROM bare WHERE id = ?", taken)
+    together.wait()
+    connection.close()
 
 
 def send_the_time(path: Path) -> None:
