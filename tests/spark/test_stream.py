@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 from pathlib import Path
 from typing import Any
 
@@ -266,6 +267,34 @@ def test_messages_of_a_lost_connection_are_not_read_twice(tmp_path: Path, ack: s
             assert (metrics.lag, metrics.received, metrics.redelivered) == (100, 200, 100)
         finally:
             reader.stop()
+
+
+def test_messages_that_a_receiver_has_not_written_yet_are_in_the_lag(
+    live: LiveBroker, channel: Channel, queue: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    put(channel, queue, range(20))
+    is_writing, may_write = threading.Event(), threading.Event()
+    write = Spool.write
+
+    def wait_and_write(spool: Spool, batches: list[pa.RecordBatch], order: int) -> str:
+        is_writing.set()
+        may_write.wait(10)
+        return write(spool, batches, order)
+
+    monkeypatch.setattr(Spool, "write", wait_and_write)
+    reader = QueueStreamReader(amqp_options(live, queue=queue))
+    intake = reader._running()
+    try:
+        intake.start(0)
+        assert is_writing.wait(10)
+        wait_until(lambda: intake._backlog.ready() == 0)
+        assert intake.metrics(0).lag == 20
+        may_write.set()
+        wait_until(lambda: intake.ledger.fresh_rows == 20)
+        assert intake.metrics(0).lag == 20
+    finally:
+        may_write.set()
+        reader.stop()
 
 
 @pytest.mark.parametrize(

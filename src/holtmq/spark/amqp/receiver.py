@@ -64,6 +64,9 @@ class Receiver(threading.Thread):
         self.error: Exception | None = None
         self.idle_since: float | None = None
         """Time of the last message, or None while messages arrive."""
+        self.received = 0
+        """Messages that have arrived, without those that a lost connection left in no piece."""
+        self._in_pieces = 0
 
     def acknowledge(self, piece: Piece) -> None:
         """Request the acknowledgement of a piece. Other threads call this."""
@@ -100,6 +103,7 @@ class Receiver(threading.Thread):
 
     def _consume(self, connection: BlockingConnection) -> None:
         self._consumed.clear()
+        self.received = self._in_pieces
         self._look_for_queues(connection)
         gathering_since = looked_at = time.monotonic()
         size = counted = 0
@@ -113,6 +117,7 @@ class Receiver(threading.Thread):
                 self._look_for_queues(connection)
                 looked_at = now
             waiting = len(connection.deliveries)
+            self.received = self._in_pieces + waiting
             if not waiting:
                 self.idle_since = self.idle_since or now
                 gathering_since = now
@@ -151,6 +156,7 @@ class Receiver(threading.Thread):
                     piece[-1].tag,
                 )
             )
+            self._in_pieces += len(piece)
 
     def _encode(self, deliveries: list[Delivery]) -> list[pa.RecordBatch]:
         """Return one batch per queue, each in the order of its queue."""

@@ -18,6 +18,8 @@ from holtmq.spark.amqp.subscription import Subscription
 QUIET_S = 0.15
 """When no receiver gets a message for this long, the queues may be empty, and the broker is asked."""
 PAUSE_S = 0.01
+MAX_COUNTS = 5
+"""How often the lag is counted if messages move meanwhile: some could be counted twice, or not at all."""
 
 
 class StreamError(HoltmqError):
@@ -96,12 +98,15 @@ class Intake:
 
     def metrics(self, after: int) -> StreamMetrics:
         """Return what the stream has done, and what is left after segment `after`."""
-        left = self.ledger.left(after)
+        for _ in range(MAX_COUNTS):
+            before = self._moved()
+            waiting, left = self._waiting(), self.ledger.left(after)
+            if self._moved() == before:
+                break
         oldest = min((piece.oldest for piece in left), default=None)
         age = None if oldest is None else max(timedelta(), datetime.now(UTC) - oldest)
-        ready = self._ready()
         return StreamMetrics(
-            None if ready is None else ready + sum(piece.rows for piece in left),
+            None if waiting is None else waiting + sum(piece.rows for piece in left),
             self.ledger.received,
             self.ledger.acknowledged,
             self.ledger.redelivered,
@@ -125,11 +130,24 @@ class Intake:
         """Return how many messages are missing until the end of the stream, or None if it has no end."""
         return None if self._target is None else max(0, self._target - self.ledger.taken)
 
-    def _ready(self) -> int | None:
+    def _moved(self) -> tuple[int, int]:
+        """Return how many messages receivers have got, and how many of those are in pieces."""
+        return sum(receiver.received for receiver in self._receivers), self.ledger.received
+
+    def _waiting(self) -> int | None:
+        """Return how many messages are in no piece yet, or None if the broker does not answer.
+
+        They are ready in the queues, or receivers have them. Nobody can count those on their way between the two, but a stream
+        that has an end knows how many will come.
+        """
         try:
-            return self._backlog.ready()
+            ready = self._backlog.ready()
         except HoltmqError:  # the receivers report a broker that stays unreachable; metrics must not stop a stream
             return None
+        received, in_pieces = self._moved()
+        missing = self._missing()
+        coming = 0 if missing is None or self._is_quiet() else missing - self.ledger.fresh_rows
+        return max(ready + received - in_pieces, coming)
 
     def _is_quiet(self) -> bool:
         now = time.monotonic()
