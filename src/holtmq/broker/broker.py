@@ -327,11 +327,16 @@ class Broker:
         """Count copies that were made in steps."""
         self._copies_left -= number
 
-    def expect(self, destinations: Sequence[Destination], properties: Properties, size: int) -> None:
-        """Let queues save memory if the copies of a message, and those before it in this turn, may take too much."""
-        if self.memory.expect(len(destinations), size + 2 * len(properties.raw)):
+    def expect(self, destinations: Sequence[Destination], properties: Properties, size: int, number: int = 1) -> bool:
+        """Let queues save memory if the copies of messages, and those before them in this turn, may take too much.
+
+        Return whether they must.
+        """
+        is_short = self.memory.expect(number * len(destinations), size + 2 * len(properties.raw))
+        if is_short:
             for destination in destinations:
                 destination.save_memory()
+        return is_short
 
     def _feed_starved(self) -> None:
         starved, self.starved = self.starved, {}

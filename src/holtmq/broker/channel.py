@@ -144,6 +144,8 @@ class Channel:
         later: Sequence[Content] = ()
         if only is None and (now := broker.at_once(copies, len(contents))) < len(contents):
             contents, later = contents[:now], contents[now:]
+        if len(contents) > 1 and self._put_together(origin, properties, contents, size, way):
+            contents = ()
         for content in contents:
             broker.last_id = message_id = broker.last_id + 1
             message = QueuedMessage(message_id, origin, properties, content, size, copies)
@@ -160,11 +162,35 @@ class Channel:
                     self.returned += 1
                     self.outlet.give_back(message)
             if is_confirming:
-                self._await_confirm(is_taken=is_taken, is_stored=message.stored is not None)
+                self._await_confirms(1, is_taken=is_taken, is_stored=message.stored is not None)
             elif not is_taken:
                 self._has_rejected = True
         if later:
             self._fan_out(FanOut(broker, origin, properties, later, size, destinations, entries, self._fanned_out))
+
+    def _put_together(
+        self, origin: Origin, properties: Properties, contents: Sequence[Content], size: int, way: Way
+    ) -> bool:
+        """Put messages into queues that take all of them without a decision for each. Return False if there is another one.
+
+        With rules, a message may cause others with newer ids, so that each must be in its queues before the next gets its id.
+        """
+        broker, destinations, number = self.broker, way.destinations, len(contents)
+        copies = len(destinations)
+        if way.entries or not copies or not _take_all(destinations, properties):
+            return False
+        if copies > 1 and broker.expect(destinations, properties, size, number) and not _take_all(destinations, properties):
+            return False
+        messages = [
+            QueuedMessage(message_id, origin, properties, content, size, copies)
+            for message_id, content in enumerate(contents, broker.last_id + 1)
+        ]
+        broker.last_id += number
+        for destination in destinations:
+            destination.put_all(messages)
+        if self._is_confirming:
+            self._await_confirms(number, is_taken=True, is_stored=messages[0].stored is not None)
+        return True
 
     def put_committed(
         self, publication: Publication, properties: Properties, contents: Sequence[Content], size: int, way: Way
@@ -190,13 +216,13 @@ class Channel:
 
     def _fanned_out(self, is_taken: bool, is_stored: bool) -> None:  # noqa: FBT001
         if self._is_confirming:
-            self._await_confirm(is_taken=is_taken, is_stored=is_stored)
+            self._await_confirms(1, is_taken=is_taken, is_stored=is_stored)
         elif not is_taken:
             self._has_rejected = True
 
-    def _await_confirm(self, *, is_taken: bool, is_stored: bool) -> None:
+    def _await_confirms(self, number: int, *, is_taken: bool, is_stored: bool) -> None:
         confirms = self.confirms
-        confirms.published += 1
+        confirms.published += number
         if not is_taken:
             confirms.refuse()
         elif is_stored:
@@ -735,6 +761,10 @@ class Channel:
             self._is_counted = True
             self.vhost.count_closed(self)
             self._count_routing(is_over=True)
+
+
+def _take_all(destinations: Sequence[Destination], properties: Properties) -> bool:
+    return all([destination.takes_all(properties) for destination in destinations])
 
 
 def _unknown(tag: int) -> PreconditionFailedError:

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Protocol
 from holtmq.broker.memory import MESSAGE_BYTES
 from holtmq.broker.queued_message import Origin, QueuedMessage, known_properties
 from holtmq.routing.route import Entry
-from holtmq.wire.content import Content, body_of, make_content
+from holtmq.wire.content import Content, Properties, body_of, make_content
 
 if TYPE_CHECKING:
     from holtmq.broker.channel import Channel
@@ -26,6 +26,12 @@ class Destination(Protocol):
     is_deleted: bool
 
     def put(self, message: QueuedMessage, entry: Entry | None = None) -> bool: ...
+
+    def takes_all(self, properties: Properties) -> bool:
+        """Whether `put_all` takes messages with these properties: nothing has to be decided for each of them."""
+
+    def put_all(self, messages: Sequence[QueuedMessage]) -> None:
+        """Add messages with the same properties, origin and size, all of which are taken. The benefit is speed."""
 
     def save_memory(self) -> None:
         """Leave messages to the file if they do not fit into the current window in memory."""

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 from holtmq.broker.queued_message import QueuedMessage
 from holtmq.routing.route import Entry
+from holtmq.wire.content import Properties
 
 if TYPE_CHECKING:
     from holtmq.broker.consumer import Consumer
@@ -26,6 +28,13 @@ class ReplyDestination:
         if self.consumer is not None:
             self.consumer.channel.send_reply(self.consumer, message)
         return True
+
+    def takes_all(self, properties: Properties) -> bool:
+        return True
+
+    def put_all(self, messages: Sequence[QueuedMessage]) -> None:
+        for message in messages:
+            self.put(message)
 
     def save_memory(self) -> None:
         """Do nothing: it holds no messages."""

@@ -6,7 +6,7 @@ all consumers share. Acknowledgements give credit and remove nothing; retention 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from functools import partial
 from itertools import groupby
 from typing import TYPE_CHECKING
@@ -166,23 +166,28 @@ class StreamQueue:
         self._host.wake(self)
 
     def put(self, message: QueuedMessage, entry: Entry | None = None) -> bool:
-        """Append a message. Whatever it says about persistence, it is on disk before it is confirmed or delivered.
+        """Append a message. Whatever it says about persistence, it is on disk before it is confirmed or delivered."""
+        self.put_all((message,))
+        return True
 
-        On the hot path: see benchmarks/streams.py.
-        """
-        origin, properties, change = message.origin, message.properties, self._change
+    def takes_all(self, properties: Properties) -> bool:
+        return True
+
+    def put_all(self, messages: Sequence[QueuedMessage]) -> None:
+        """Append messages. On the hot path: see benchmarks/streams.py."""
+        first, number, change, now = messages[0], len(messages), self._change, self._host.now_ms
+        origin, properties, size = first.origin, first.properties, first.size
         if not change.is_open:
             change = self._begin_batch()
         numbered = (numbered_by(properties) if properties.has_headers else None) or NOT_NUMBERED
-        change.entries.append(
-            _as_entry((origin.exchange, origin.routing_key, properties.raw, message.body, self._host.now_ms, *numbered))
-        )
-        change.size += message.size
+        exchange, key, raw = origin.exchange, origin.routing_key, properties.raw
+        change.entries += [_as_entry((exchange, key, raw, message.body, now, *numbered)) for message in messages]
+        change.size += number * size
         if not properties.is_light:
-            change.heavy += len(properties.raw)
-        message.stored = message.stored or UNWRITTEN  # a publisher's confirm waits for the batch
-        self.arrived += 1
-        return True
+            change.heavy += number * len(raw)
+        for message in messages:
+            message.stored = message.stored or UNWRITTEN  # a publisher's confirm waits for the batch
+        self.arrived += number
 
     def _begin_batch(self) -> StreamChange:
         """Let the journal's batch change the stream, and continue the consumers when it is on disk."""

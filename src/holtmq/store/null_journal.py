@@ -90,7 +90,7 @@ class NullJournal(JournalPort):
     def _ignore(self, *_: object, **__: object) -> None:
         """Store nothing."""
 
-    add = _ignore
+    add = add_all = _ignore
     remove = _ignore
     returned = _ignore
     set_aside = _ignore

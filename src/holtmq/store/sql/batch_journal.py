@@ -149,6 +149,19 @@ class BatchJournal:
             batch.size += message.size
         batch.shared[message.id][1][queue_id] = (priority, expires_at)
 
+    def add_all(self, messages: Sequence[StorableMessage], queue_id: int) -> None:
+        batch, first = self._collecting, messages[0]
+        if first.copies > 1:
+            for message in messages:
+                self.add(message, queue_id, 0, None)
+            return
+        if queue_id < 0:
+            self._paged_queues.add(queue_id)
+        for message in messages:
+            message.stored = UNWRITTEN
+        batch.alone.update([(message.id, (message, queue_id, 0, None)) for message in messages])
+        batch.size += len(messages) * first.size
+
     def remove(self, message: StorableMessage, queue_id: int) -> None:
         batch, stored = self._collecting, message.stored
         if isinstance(stored, Chunk):
