@@ -95,7 +95,7 @@ class Client:
     def publish(self, exchange: str, key: str, body: bytes = b"m", *, mandatory: bool = False, **properties: Any) -> None:
         raw = encode_properties(properties)
         publication = self.channel.publication(exchange, key, is_mandatory=mandatory)
-        publication.publish(raw, [make_content(raw, body)], len(body))
+        publication.publish(raw, [make_content(raw, body)])
 
     def consume(self, queue: str, *, auto_ack: bool = False, **arguments: FieldValue) -> str:
         return self.channel.consume(queue, "", is_auto_ack=auto_ack, is_exclusive=False, arguments=arguments)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+from typing import Any
 
 import pytest
 
@@ -23,7 +24,7 @@ QUEUES: dict[str, dict[str, FieldValue]] = {
     "to-itself": {"max_length": 4, "dead_letter_exchange": "amq.fanout"},
     "stream": {"queue_type": "stream"},
 }
-PROPERTIES = (
+PROPERTIES: tuple[dict[str, Any], ...] = (
     {},
     {"delivery_mode": 2},
     {"delivery_mode": 2, "headers": {"x": "y" * 200}},
@@ -33,26 +34,23 @@ PROPERTIES = (
 )
 
 
-def publish(client: Client, bodies: list[bytes], properties: dict[str, object], *, together: bool) -> None:
+def publish(client: Client, bodies: list[bytes], properties: dict[str, Any], *, together: bool) -> None:
     raw = encode_properties(properties)
     contents = [make_content(raw, body) for body in bodies]
     publication = client.channel.publication("amq.fanout", "", is_mandatory=True)
     for some in [contents] if together else [[content] for content in contents]:
-        publication.publish(raw, some, len(bodies[0]))
+        publication.publish(raw, some)
 
 
-def run(seed: int, *, together: bool) -> tuple[object, ...]:
-    """Do random things to a broker with random queues, and return all that can be seen of them."""
-    chance = random.Random(seed)
+def setting(chance: random.Random) -> tuple[Bench, Client, Client, list[str]]:
+    """Return a broker with random queues, a publisher, a reader that consumes some of them, and the names of the queues."""
     bench = Bench()
     client, reader = bench.client(), bench.client()
-    vhost = bench.broker.vhosts["/"]
     names = chance.sample(sorted(QUEUES), chance.randint(1, 4))
-    for name in {*names, "plain"}:
-        is_durable = name == "stream" or chance.random() < 0.5
-        client.declare(name, durable=is_durable, **QUEUES[name])
+    for name in sorted({*names, "plain"}):
+        client.declare(name, durable=name == "stream" or chance.random() < 0.5, **QUEUES[name])
     for name in names:
-        vhost.bind(Binding("amq.fanout", name))
+        bench.broker.vhosts["/"].bind(Binding("amq.fanout", name))
         if chance.random() < 0.3:
             reader.channel.set_prefetch(chance.randint(1, 9), is_global=False)
             reader.consume(name)
@@ -60,18 +58,25 @@ def run(seed: int, *, together: bool) -> tuple[object, ...]:
         client.channel.select_confirms()
     if chance.random() < 0.3:
         bench.broker.memory.limit = 64 * 1024
+    return bench, client, reader, names
+
+
+def run(seed: int, *, together: bool) -> tuple[object, ...]:
+    """Do random things to a broker with random queues, and return all that can be seen of them."""
+    chance = random.Random(seed)
+    bench, client, reader, names = setting(chance)
     seen: list[object] = []
     for step in range(chance.randint(2, 6)):
         properties, number = chance.choice(PROPERTIES), chance.choice((2, 7, 60))
-        publish(client, [b"%d-%03d" % (step, place) for place in range(number)], properties, together=together)
+        bodies = [b"%d-%03d" % (step, place) + bytes(place % 5) for place in range(number)]
+        publish(client, bodies, properties, together=together)
         if chance.random() < 0.6:
             bench.turn(chance.choice((0, 30, 100)))
         if chance.random() < 0.4:
             bench.to_disk()
-        if reader.deliveries and chance.random() < 0.5:
-            tags = sorted(reader.channel.unsettled)[:5]
-            if tags:
-                reader.channel.reject(tags[-1], multiple=True, requeue=chance.random() < 0.5)
+        tags = sorted(reader.channel.unsettled)[:5]
+        if tags and chance.random() < 0.5:
+            reader.channel.reject(tags[-1], multiple=True, requeue=chance.random() < 0.5)
         seen.append([bench.count(name) for name in names])
     bench.to_disk()
     bench.turn(1000)

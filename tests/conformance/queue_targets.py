@@ -274,7 +274,7 @@ class BrokerQueueTarget:
     def publish(self, exchange: str, key: str, body: str, properties: Table) -> bool:
         raw, self._refused = encode_properties({**properties, "delivery_mode": 2}), False
         publication = self._channel.publication(exchange, key, is_mandatory=False)
-        publication.publish(raw, [make_content(raw, body.encode())], len(body))
+        publication.publish(raw, [make_content(raw, body.encode())])
         self._turn()
         return not self._refused
 

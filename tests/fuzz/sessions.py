@@ -214,7 +214,7 @@ def _check_witness(witness: BenchClient) -> None:
     channel = witness.handler.session.channels[1] if witness.handler.session else None
     assert channel is not None
     channel.declarer.declare_queue("witness", is_durable=False, is_exclusive=True, is_auto_delete=False, arguments={})
-    channel.publication("", "witness", is_mandatory=False).publish(raw, [make_content(raw, b"unharmed")], 8)
+    channel.publication("", "witness", is_mandatory=False).publish(raw, [make_content(raw, b"unharmed")])
     fetched = channel.get("witness", is_auto_ack=True)
     assert fetched is not None
     assert fetched.message.body == b"unharmed"

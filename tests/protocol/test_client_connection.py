@@ -31,7 +31,7 @@ from holtmq.protocol.server_channel import ServerChannel
 from holtmq.protocol.server_connection import ConnectionState, Limits, ServerConnection
 from holtmq.table import FieldValue
 from holtmq.wire import methods as wire
-from holtmq.wire.content import encode_properties, make_content, on_channel
+from holtmq.wire.content import encode_properties, make_content, on_channel, sizes_of
 from holtmq.wire.frames import BODY, FRAME_START, HEADER, HEARTBEAT_FRAME, METHOD, PROTOCOL_HEADER, frame, method_frame
 from holtmq.wire.methods import Method
 from holtmq.wire.tables import short_string
@@ -68,8 +68,8 @@ class PublishedTo:
     def with_key(self, routing_key: str, address: bytes) -> PublishedTo:
         return PublishedTo(routing_key, self.published)
 
-    def publish(self, raw_properties: bytes, contents: Sequence[bytes], size: int) -> None:
-        self.published += [(self.routing_key, raw_properties, size)] * len(contents)
+    def publish(self, raw_properties: bytes, contents: Sequence[bytes]) -> None:
+        self.published += [(self.routing_key, raw_properties, size) for size in sizes_of(raw_properties, contents)]
 
 
 @dataclass

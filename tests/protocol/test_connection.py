@@ -12,12 +12,13 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from holtmq.errors import PreconditionFailedError
 from holtmq.protocol.connection_handler import PublishTarget
 from holtmq.protocol.server_channel import ServerChannel
 from holtmq.protocol.server_connection import ConnectionState, Limits, ServerConnection
 from holtmq.table import FieldValue
 from holtmq.wire import methods as wire
-from holtmq.wire.content import encode_properties, make_content, on_channel
+from holtmq.wire.content import encode_properties, make_content, on_channel, sizes_of
 from holtmq.wire.frames import BODY, FRAME_END, FRAME_START, HEADER, HEARTBEAT, METHOD, PROTOCOL_HEADER, frame, method_frame
 from holtmq.wire.methods import Method, decode_method
 from holtmq.wire.tables import short_string
@@ -38,8 +39,8 @@ class Recording:
         assert address == short_string(self.exchange) + short_string(routing_key) + bytes((FRAME_END,))
         return replace(self, routing_key=routing_key)
 
-    def publish(self, raw_properties: bytes, contents: Sequence[bytes], size: int) -> None:
-        for content in contents:
+    def publish(self, raw_properties: bytes, contents: Sequence[bytes]) -> None:
+        for content, size in zip(contents, sizes_of(raw_properties, contents), strict=True):
             body = content[len(content) - size - 1 : -1] if size else b""
             self.seen.append((self.channel, self.routing_key, raw_properties, body, self.exchange, self.is_mandatory))
 
@@ -73,6 +74,30 @@ class Recorder:
 
     def carry_out(self, channel: ServerChannel, method: Method) -> None:
         self.seen.append((channel.number, method))
+
+
+@dataclass
+class RefusingTarget(Recording):
+    """A target that refuses messages with some properties."""
+
+    refused: bytes = b""
+
+    def publish(self, raw_properties: bytes, contents: Sequence[bytes]) -> None:
+        if raw_properties == self.refused:
+            raise PreconditionFailedError("refused")
+        super().publish(raw_properties, contents)
+
+
+class Refusing(Recorder):
+    """A handler with such targets."""
+
+    def __init__(self, refused: bytes) -> None:
+        super().__init__()
+        self._refused = refused
+
+    def publication(self, channel: ServerChannel, method: wire.BasicPublish) -> PublishTarget:
+        names = method.exchange, method.mandatory
+        return RefusingTarget(self.seen, channel.number, method.routing_key, *names, refused=self._refused)
 
 
 class Target:
@@ -156,7 +181,7 @@ class Sized(Recording):
         self.seen.append(routing_key)
         return super().with_key(routing_key, address)
 
-    def publish(self, raw_properties: bytes, contents: Sequence[bytes], size: int) -> None: ...
+    def publish(self, raw_properties: bytes, contents: Sequence[bytes]) -> None: ...
 
 
 def test_a_full_cache_of_publish_targets_is_kept_for_a_while_before_it_starts_anew(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -212,14 +237,24 @@ ALIKE = [
         ("", "x"),
         ("a", "b", "longer", "ü"),
         (False, True),
-        (make_content(b"\x10\0\x01", b"one"), make_content(b"\x10\0\x01", b"two"), make_content(bytes(2), b"")),
+        (
+            make_content(b"\x10\0\x01", b"one"),
+            make_content(b"\x10\0\x01", b"two"),
+            make_content(b"\x10\0\x01", b"three"),
+            make_content(b"\x10\0\x02", b"one"),
+            make_content(b"\x80\0\x04text", b"one"),
+            make_content(bytes(2), b""),
+        ),
     )
 ]
 """Messages that differ from each other in channel, exchange, routing key, flags, properties or body."""
+ONE_TARGET = 6
+"""Number of messages at the start of the list that differ only in properties and body."""
+CHOICES = st.sampled_from(range(len(ALIKE))) | st.sampled_from(range(ONE_TARGET))
 
 
 @settings(max_examples=300)
-@given(st.lists(st.sampled_from(range(len(ALIKE))), max_size=30), st.lists(st.integers(0, 10**6), max_size=5))
+@given(st.lists(CHOICES, max_size=30), st.lists(st.integers(0, 10**6), max_size=5))
 def test_messages_that_are_partly_alike_are_told_apart(chosen: list[int], cuts: list[int]) -> None:
     start = handshake() + method_frame(1, wire.ChannelOpen()) + method_frame(2, wire.ChannelOpen())
     recorder, connection, _ = receive(start + b"".join(ALIKE[place] for place in chosen), cuts)
@@ -229,7 +264,7 @@ def test_messages_that_are_partly_alike_are_told_apart(chosen: list[int], cuts: 
 
 
 @settings(max_examples=300)
-@given(st.lists(st.sampled_from(range(len(ALIKE))), min_size=2, max_size=6), st.integers(0, 10**6), st.integers(1, 255))
+@given(st.lists(CHOICES, min_size=2, max_size=6), st.integers(0, 10**6), st.integers(1, 255))
 def test_a_damaged_byte_among_messages_that_are_alike_has_the_same_effect_as_in_slices(
     chosen: list[int], place: int, change: int
 ) -> None:
@@ -241,6 +276,19 @@ def test_a_damaged_byte_among_messages_that_are_alike_has_the_same_effect_as_in_
     in_slices, same, same_output = receive(data, list(range(len(data))))
     assert recorder.seen == in_slices.seen
     assert (connection.state, output) == (same.state, same_output)
+
+
+def test_a_message_that_is_refused_ends_the_row_of_its_channel() -> None:
+    row = [ALIKE[0], ALIKE[1], ALIKE[3], ALIKE[0], ALIKE[4], ALIKE[4]]
+    recorder = Refusing(b"\x10\0\x02")
+    connection = ServerConnection(recorder, Limits())
+    start = handshake() + method_frame(1, wire.ChannelOpen()) + method_frame(2, wire.ChannelOpen())
+    other = method_frame(2, wire.BasicPublish(0, "", "other")) + make_content(bytes(2), b"x", 2)
+    again = method_frame(1, wire.ChannelCloseOk()) + method_frame(1, wire.ChannelOpen()) + ALIKE[1]
+    connection.receive(start + b"".join(row) + other + again)
+    bodies = [entry[3] for entry in recorder.seen if len(entry) == 6]
+    assert bodies == [b"one", b"two", b"x", b"two"]
+    assert b"PRECONDITION_FAILED - refused" in b"".join(connection.output)
 
 
 @pytest.mark.parametrize(("run", "kind"), [(RUN_OF_MESSAGES, "key"), (RUN_OF_ACKS, "ack")])

@@ -96,3 +96,32 @@ def test_content_on_another_channel_says_the_same_in_frames_that_fit(body: bytes
 def test_flags_beyond_the_properties_of_class_basic_are_refused() -> None:
     with pytest.raises(FrameError, match="flags"):
         Properties(b"\x00\x01")
+
+
+@given(st.binary(min_size=2, max_size=40) | st.tuples(properties, st.integers(0, 60)).map(lambda drawn: changed(*drawn)))
+def test_what_a_queue_needs_of_properties_is_what_all_of_them_are_decoded_to(raw: bytes) -> None:
+    try:
+        read = Properties(raw)
+    except FrameError:
+        return  # the next test shows which must be refused
+    values = read.without_headers()
+    assert read.is_persistent == (values.get("delivery_mode") == 2)
+    assert {name: getattr(read, name) for name in NEEDED} == {name: values.get(name) for name in NEEDED}
+
+
+@given(properties, st.integers(1, 60))
+def test_properties_that_are_cut_off_or_go_on_are_refused(given_: dict[str, Any], number: int) -> None:
+    raw = encode_properties(given_)
+    for wrong in (raw[:-number] if number <= len(raw) - 2 else raw[:1], raw + bytes(number)):
+        with pytest.raises(FrameError):
+            Properties(wrong)
+
+
+NEEDED = ("priority", "expiration", "user_id", "reply_to")
+
+
+def changed(values: dict[str, Any], place: int) -> bytes:
+    """Return encoded properties with one byte changed."""
+    raw = bytearray(encode_properties(values))
+    raw[place % len(raw)] ^= 0x41
+    return bytes(raw)

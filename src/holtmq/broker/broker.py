@@ -330,9 +330,10 @@ class Broker:
     def expect(self, destinations: Sequence[Destination], properties: Properties, size: int, number: int = 1) -> bool:
         """Let queues save memory if the copies of messages, and those before them in this turn, may take too much.
 
-        Return whether they must.
+        `size` is that of their bodies. Return whether the queues must.
         """
-        is_short = self.memory.expect(number * len(destinations), size + 2 * len(properties.raw))
+        copies = len(destinations)
+        is_short = self.memory.expect(number * copies, copies * (size + 2 * number * len(properties.raw)))
         if is_short:
             for destination in destinations:
                 destination.save_memory()

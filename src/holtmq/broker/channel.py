@@ -5,7 +5,7 @@ from __future__ import annotations
 import secrets
 from collections import deque
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
-from itertools import chain, repeat
+from itertools import chain, count, repeat
 from typing import TYPE_CHECKING, NamedTuple, TypeAlias
 
 from holtmq.broker.confirms import Confirms
@@ -34,7 +34,7 @@ from holtmq.steps import Steps, complete
 from holtmq.store.stream_port import StreamMessage
 from holtmq.table import FieldValue, describe
 from holtmq.topology import DEFAULT_EXCHANGE
-from holtmq.wire.content import Content, Properties, encode_properties
+from holtmq.wire.content import OVERHEAD_WITHOUT_PROPERTIES, Content, Properties, encode_properties, sizes_of
 from holtmq.wire.tables import join_table, split_table
 
 if TYPE_CHECKING:
@@ -135,7 +135,7 @@ class Channel:
         self.resolve(publication)
         return publication
 
-    def put(self, publication: Publication, properties: Properties, contents: Sequence[Content], size: int, way: Way) -> None:
+    def put(self, publication: Publication, properties: Properties, contents: Sequence[Content], way: Way) -> None:
         """Put messages into their queues and count them. On the hot path: see benchmarks/broker.py."""
         broker, (destinations, entries, tally) = self.broker, way
         tally.count += len(contents)
@@ -144,18 +144,17 @@ class Channel:
         later: Sequence[Content] = ()
         if only is None and (now := broker.at_once(copies, len(contents))) < len(contents):
             contents, later = contents[:now], contents[now:]
-        if len(contents) > 1 and self._put_together(origin, properties, contents, size, way):
+        if len(contents) > 1 and self._put_together(origin, properties, contents, way):
             contents = ()
+        overhead = OVERHEAD_WITHOUT_PROPERTIES + len(properties.raw)
         for content in contents:
             broker.last_id = message_id = broker.last_id + 1
-            message = QueuedMessage(message_id, origin, properties, content, size, copies)
+            size = len(content) - overhead
+            message = QueuedMessage(message_id, origin, properties, content, max(0, size), copies)
             if only is not None:
                 is_taken = only.put(message)
             elif destinations:
-                broker.expect(destinations, properties, size)
-                is_taken = True
-                for destination in destinations:
-                    is_taken &= destination.put(message, entries.get(destination.name))
+                is_taken = self._put_into(destinations, message, entries)
             else:
                 is_taken = True
                 if publication.is_mandatory:
@@ -166,11 +165,17 @@ class Channel:
             elif not is_taken:
                 self._has_rejected = True
         if later:
-            self._fan_out(FanOut(broker, origin, properties, later, size, destinations, entries, self._fanned_out))
+            self._fan_out(FanOut(broker, origin, properties, later, destinations, entries, self._fanned_out))
 
-    def _put_together(
-        self, origin: Origin, properties: Properties, contents: Sequence[Content], size: int, way: Way
-    ) -> bool:
+    def _put_into(self, destinations: Sequence[Destination], message: QueuedMessage, entries: Mapping[str, Entry]) -> bool:
+        """Put a message into several queues. Return whether all of them took it."""
+        self.broker.expect(destinations, message.properties, message.size)
+        is_taken = True
+        for destination in destinations:
+            is_taken &= destination.put(message, entries.get(destination.name))
+        return is_taken
+
+    def _put_together(self, origin: Origin, properties: Properties, contents: Sequence[Content], way: Way) -> bool:
         """Put messages into queues that take all of them without a decision for each. Return False if there is another one.
 
         With rules, a message may cause others with newer ids, so that each must be in its queues before the next gets its id.
@@ -179,27 +184,27 @@ class Channel:
         copies = len(destinations)
         if way.entries or not copies or not _take_all(destinations, properties):
             return False
+        sizes = sizes_of(properties.raw, contents)
+        size = sum(sizes)
         if copies > 1 and broker.expect(destinations, properties, size, number) and not _take_all(destinations, properties):
             return False
         messages = [
-            QueuedMessage(message_id, origin, properties, content, size, copies)
-            for message_id, content in enumerate(contents, broker.last_id + 1)
+            QueuedMessage(message_id, origin, properties, content, size_of_one, copies)
+            for message_id, content, size_of_one in zip(count(broker.last_id + 1), contents, sizes, strict=False)
         ]
         broker.last_id += number
         for destination in destinations:
-            destination.put_all(messages)
+            destination.put_all(messages, size)
         if self._is_confirming:
             self._await_confirms(number, is_taken=True, is_stored=messages[0].stored is not None)
         return True
 
-    def put_committed(
-        self, publication: Publication, properties: Properties, contents: Sequence[Content], size: int, way: Way
-    ) -> None:
+    def put_committed(self, publication: Publication, properties: Properties, contents: Sequence[Content], way: Way) -> None:
         """Put messages of a transaction into those of their queues that still exist."""
         left = [destination for destination in way.destinations if not destination.is_deleted]
         if len(left) < len(way.destinations):
             way = self._tallied(publication.origin.exchange, left, way.entries)
-        self.put(publication, properties, contents, size, way)
+        self.put(publication, properties, contents, way)
 
     def _fan_out(self, fan_out: FanOut) -> None:
         self._fan_outs.append(fan_out)
@@ -764,7 +769,7 @@ class Channel:
 
 
 def _take_all(destinations: Sequence[Destination], properties: Properties) -> bool:
-    return all([destination.takes_all(properties) for destination in destinations])
+    return all(destination.takes_all(properties) for destination in destinations)
 
 
 def _unknown(tag: int) -> PreconditionFailedError:

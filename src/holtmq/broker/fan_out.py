@@ -15,7 +15,7 @@ from holtmq.broker.publication import Destination
 from holtmq.broker.queued_message import Origin, QueuedMessage
 from holtmq.routing.route import Entry
 from holtmq.steps import Steps
-from holtmq.wire.content import Content, Properties
+from holtmq.wire.content import Content, Properties, sizes_of
 
 if TYPE_CHECKING:
     from holtmq.broker.broker import Broker
@@ -40,7 +40,7 @@ class FanOut:
         "_message",
         "_origin",
         "_properties",
-        "_size",
+        "_sizes",
         "memory",
     )
 
@@ -50,7 +50,6 @@ class FanOut:
         origin: Origin,
         properties: Properties,
         contents: Iterable[Content],
-        size: int,
         destinations: Sequence[Destination],
         entries: Mapping[str, Entry],
         done: Callable[[bool, bool], object],
@@ -60,7 +59,7 @@ class FanOut:
         self._origin = origin
         self._properties = properties
         self._contents = deque(contents)
-        self._size = size
+        self._sizes = deque(sizes_of(properties.raw, self._contents))
         self._destinations = destinations
         self._entries = entries
         self._done = done
@@ -99,7 +98,7 @@ class FanOut:
 
     def _put(self, destinations: Sequence[Destination]) -> None:
         broker, entries, message = self._broker, self._entries, self._message
-        broker.expect(destinations, self._properties, self._size)
+        broker.expect(destinations, self._properties, self._sizes[0])
         if message is None or self._batch != broker.journal.batch:
             message = self._next_message()
         for destination in destinations:
@@ -120,7 +119,7 @@ class FanOut:
             self._is_stored = True
         broker.last_id += 1
         self._message = message = QueuedMessage(
-            broker.last_id, self._origin, self._properties, self._contents[0], self._size, len(self._destinations)
+            broker.last_id, self._origin, self._properties, self._contents[0], self._sizes[0], len(self._destinations)
         )
         self._batch = broker.journal.batch
         return message
@@ -128,6 +127,7 @@ class FanOut:
     def _end_message(self) -> None:
         is_taken, is_stored = self._is_taken, self._is_stored or bool(self._message and self._message.stored)
         self._contents.popleft()
+        self._sizes.popleft()
         self._message, self._at = None, 0
         self._is_taken, self._is_stored = True, False
         self._done(is_taken, is_stored)

@@ -107,8 +107,11 @@ class MemoryBudget:
         self._set_windows()
 
     def expect(self, copies: int, size: int) -> bool:
-        """Count copies that are about to enter queues. Return whether memory may be short before the turn ends."""
-        self.expected += copies * (MESSAGE_BYTES + size)
+        """Count copies that are about to enter queues, with the size of all their bodies and properties.
+
+        Return whether memory may be short before the turn ends.
+        """
+        self.expected += copies * MESSAGE_BYTES + size
         if not self.is_short and self.total + self.expected > SHORT * self.limit:
             self.is_short = True
             self._set_windows()

@@ -30,8 +30,8 @@ class Destination(Protocol):
     def takes_all(self, properties: Properties) -> bool:
         """Whether `put_all` takes messages with these properties: nothing has to be decided for each of them."""
 
-    def put_all(self, messages: Sequence[QueuedMessage]) -> None:
-        """Add messages with the same properties, origin and size, all of which are taken. The benefit is speed."""
+    def put_all(self, messages: Sequence[QueuedMessage], size: int) -> None:
+        """Add messages with the same properties and origin, all of which are taken. `size` is that of all bodies together."""
 
     def save_memory(self) -> None:
         """Leave messages to the file if they do not fit into the current window in memory."""
@@ -64,7 +64,7 @@ class Publication:
         channel.resolve(publication)
         return publication
 
-    def publish(self, raw_properties: bytes, contents: Sequence[Content], size: int) -> None:
+    def publish(self, raw_properties: bytes, contents: Sequence[Content]) -> None:
         """Publish messages that differ in nothing but their body. On the hot path: see benchmarks/broker.py."""
         channel = self.channel
         if self.generation != channel.vhost.generation:
@@ -77,8 +77,8 @@ class Publication:
             if properties.raw != raw_properties:
                 contents = [make_content(properties.raw, body_of(content)) for content in contents]
         if channel.transaction is None:
-            channel.put(self, properties, contents, size, way)
+            channel.put(self, properties, contents, way)
             return
-        publish = partial(channel.put_committed, self, properties, contents, size, way)
+        publish = partial(channel.put_committed, self, properties, contents, way)
         channel.transaction.add(publish, len(contents), len(way.destinations))
         channel.count_uncommitted(sum(map(len, contents)) + len(contents) * (len(properties.raw) + MESSAGE_BYTES))

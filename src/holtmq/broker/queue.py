@@ -236,23 +236,23 @@ class MessageQueue:
             return not (self._is_beyond_window and self._is_durable and properties.is_persistent)
         return self._lane.paged > 0
 
-    def put_all(self, messages: Sequence[QueuedMessage]) -> None:
+    def put_all(self, messages: Sequence[QueuedMessage], size: int) -> None:
         """Add messages at the tail like `put`, on its hot path: see `takes_all`."""
-        first, number, lane = messages[0], len(messages), self._lane
+        first, lane = messages[0], self._lane
         is_persistent = self._is_durable and first.properties.is_persistent
         if self._is_simple:
             if not first.properties.is_light:
                 for message in messages:
                     self._count_heavy(message)
             lane.ready.extend(messages)
-            self._memory += number * first.size
+            self._memory += size
         else:
-            lane.paged += number
-            self._paged_bytes += number * first.size
+            lane.paged += len(messages)
+            self._paged_bytes += size
         if is_persistent or lane.paged:
             if is_persistent:
                 self._newest_stored = messages[-1].id
-            self._journal.add_all(messages, self.id)
+            self._journal.add_all(messages, self.id, size)
         if not self.is_awake:
             self._host.wake(self)
 

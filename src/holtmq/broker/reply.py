@@ -32,7 +32,7 @@ class ReplyDestination:
     def takes_all(self, properties: Properties) -> bool:
         return True
 
-    def put_all(self, messages: Sequence[QueuedMessage]) -> None:
+    def put_all(self, messages: Sequence[QueuedMessage], size: int) -> None:
         for message in messages:
             self.put(message)
 

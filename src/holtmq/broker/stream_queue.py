@@ -167,22 +167,22 @@ class StreamQueue:
 
     def put(self, message: QueuedMessage, entry: Entry | None = None) -> bool:
         """Append a message. Whatever it says about persistence, it is on disk before it is confirmed or delivered."""
-        self.put_all((message,))
+        self.put_all((message,), message.size)
         return True
 
     def takes_all(self, properties: Properties) -> bool:
         return True
 
-    def put_all(self, messages: Sequence[QueuedMessage]) -> None:
+    def put_all(self, messages: Sequence[QueuedMessage], size: int) -> None:
         """Append messages. On the hot path: see benchmarks/streams.py."""
         first, number, change, now = messages[0], len(messages), self._change, self._host.now_ms
-        origin, properties, size = first.origin, first.properties, first.size
+        origin, properties = first.origin, first.properties
         if not change.is_open:
             change = self._begin_batch()
         numbered = (numbered_by(properties) if properties.has_headers else None) or NOT_NUMBERED
         exchange, key, raw = origin.exchange, origin.routing_key, properties.raw
         change.entries += [_as_entry((exchange, key, raw, message.body, now, *numbered)) for message in messages]
-        change.size += number * size
+        change.size += size
         if not properties.is_light:
             change.heavy += number * len(raw)
         for message in messages:

@@ -355,7 +355,7 @@ class VirtualHost:
         origin = self.broker.restorer.origin((letter.exchange, letter.routing_keys[0]))
         content, copies = make_content(letter.raw_properties, message.body), len(destinations)
         if self._burials or (copies > 1 and not self.broker.at_once(copies, 1)):
-            return FanOut(self.broker, origin, properties, [content], message.size, destinations, route.entries, _ignore)
+            return FanOut(self.broker, origin, properties, [content], destinations, route.entries, _ignore)
         if copies > 1:
             self.broker.expect(destinations, properties, message.size)
         self.broker.last_id += 1

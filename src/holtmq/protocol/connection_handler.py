@@ -27,7 +27,7 @@ class PublishTarget(Protocol):
     def with_key(self, routing_key: str, address: bytes) -> PublishTarget:
         """Return the target with another routing key. `address` is that of messages with this exchange and key."""
 
-    def publish(self, raw_properties: bytes, contents: Sequence[Content], size: int) -> None:
+    def publish(self, raw_properties: bytes, contents: Sequence[Content]) -> None:
         """Publish messages with the same raw properties and the same length of the body, given their contents."""
 
 

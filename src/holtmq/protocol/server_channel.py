@@ -128,7 +128,7 @@ class ServerChannel:
         self.abandon_content()
         content = join_content(raw_properties, body, size, self.number)
         body.clear()
-        target.publish(raw_properties, (content,), size)
+        target.publish(raw_properties, (content,))
 
     @property
     def is_writable(self) -> bool:

@@ -105,6 +105,7 @@ PUBLISH_AT = FRAME_START.size + len(PUBLISH_START) + 2
 LONGEST_PUBLISH = 600
 """The upper limit for a basic.publish payload: two short strings and a few octets."""
 FRAME_START_SIZE = FRAME_START.size
+CONTENT_START_SIZE = CONTENT_START.size
 END_OCTET = bytes((FRAME_END,))
 NO_HEADER = b"\xff"
 """The start of no frame that is valid."""
@@ -318,10 +319,7 @@ class ServerConnection:
             while at + length <= end and bytes(buffer[at : at + start_size]) == start and buffer[at + length - 1] == FRAME_END:
                 contents.append(bytes(buffer[at + offset : at + length]))
                 at += length
-            try:
-                target.publish(raw_properties, contents, body_size)
-            except AmqpError as error:
-                self._fail(error, number, *PUBLISH)
+            self._publish(target, raw_properties, contents, number)
         return at
 
     def _receive(self, data: bytes) -> None:
@@ -363,7 +361,7 @@ class ServerConnection:
 
         This is the hot path, hence long and plain (benchmarks/broker.py). A publish waits until its content is complete and
         is then carried out in one step, unless the body comes in several frames. An ack is decoded in place. Every other
-        frame is cut out and passed on.
+        frame is cut out and passed on. What is not valid in a row of publishes ends the row, and is found out after that.
         """
         end = len(data)
         unpack_frame, unpack_content, unpack_ack = FRAME_START.unpack_from, CONTENT_START.unpack_from, ACK_ARGUMENTS.unpack_from
@@ -454,22 +452,62 @@ class ServerConnection:
                 header, header_channel = data[after : body_at + FRAME_START_SIZE if body_size else body_at], number
                 raw_properties = data[after + CONTENT_START.size : body_at - 1]
                 content_size = content_end - after
-            contents = [data[after:content_end]]
+            contents, raw = [data[after:content_end]], raw_properties
             start_at, at = at, content_end
-            # Messages that differ in nothing but their body are often sent in a row.
+            # Messages to one target are often sent in a row. Those with the same properties are published together.
             if body_size and data.startswith(method, at):
-                start, length = data[start_at : after + len(header)], content_end - start_at
-                offset = after - start_at
-                while data.startswith(start, at) and at + length <= end and data[at + length - 1] == FRAME_END:
-                    contents.append(data[at + offset : at + length])
-                    at += length
-            try:
-                target.publish(raw_properties, contents, body_size)
-            except AmqpError as error:
-                self._fail(error, number, *PUBLISH)
+                start, length, offset = data[start_at : after + len(header)], content_end - start_at, after - start_at
+                while True:
+                    if (
+                        raw is raw_properties
+                        and data.startswith(start, at)  # the next message has the size of the first, too
+                        and at + length <= end
+                        and data[at + length - 1] == FRAME_END
+                    ):
+                        contents.append(data[at + offset : at + length])
+                        at += length
+                        continue
+                    header_at = at + offset
+                    if header_at + CONTENT_START_SIZE > end or not data.startswith(method, at):
+                        break
+                    content_kind, content_number, header_size, class_id, weight, size = unpack_content(data, header_at)
+                    body_at = header_at + header_size + OVERHEAD
+                    content_end = body_at + size + OVERHEAD
+                    if (
+                        content_kind != HEADER
+                        or content_number != number
+                        or class_id != BASIC
+                        or weight
+                        or not SHORTEST_HEADER <= header_size < self.frame_max - OVERHEAD
+                        or not 0 < size <= self._largest_at_once
+                        or content_end > end
+                        or data[body_at - 1] != FRAME_END
+                        or unpack_frame(data, body_at) != (BODY, number, size)
+                        or data[content_end - 1] != FRAME_END
+                    ):
+                        break
+                    next_raw = data[header_at + CONTENT_START_SIZE : body_at - 1]
+                    if next_raw != raw:
+                        if not self._publish(target, raw, contents, number):
+                            contents = []
+                            break
+                        contents, raw = [], next_raw
+                    contents.append(data[header_at:content_end])
+                    at = content_end
+            if contents:
+                self._publish(target, raw, contents, number)
             if self.is_paused:
                 break
         return at
+
+    def _publish(self, target: PublishTarget, raw_properties: bytes, contents: list[bytes], number: int) -> bool:
+        """Publish messages of a channel. Return whether the client may go on."""
+        try:
+            target.publish(raw_properties, contents)
+        except AmqpError as error:
+            self._fail(error, number, *PUBLISH)
+            return False
+        return not self.is_paused
 
     def _new_target(self, number: int, method: bytes) -> PublishTarget | None:
         """Return the target of a frame if it is a basic.publish that is not known yet, and remember it.

@@ -78,8 +78,8 @@ class JournalPort(Protocol):
     def add(self, message: StorableMessage, queue_id: int, priority: int, expires_at: int | None) -> None:
         """Store a message that entered a queue."""
 
-    def add_all(self, messages: Sequence[StorableMessage], queue_id: int) -> None:
-        """Store messages of one size, without priority and expiry, that entered a queue."""
+    def add_all(self, messages: Sequence[StorableMessage], queue_id: int, size: int) -> None:
+        """Store messages without priority and expiry that entered a queue. `size` is that of all bodies together."""
 
     def remove(self, message: StorableMessage, queue_id: int) -> None:
         """Remove a message that left a queue for good."""

@@ -23,11 +23,15 @@ NAMES = (
     "message_id", "timestamp", "type", "user_id", "app_id", "cluster_id",
 )  # fmt: skip
 """The properties of class basic, in the order of their flags, highest bit first."""
+PASSED_OVER = frozenset(("content_type", "content_encoding", "correlation_id", "message_id", "type", "app_id", "cluster_id"))
+"""Properties without effect on routing and queues. They are short strings, of which any bytes are valid."""
 PERSISTENT = 2
 PROPERTIES_AT = CONTENT_START.size
 """Offset of the properties in a header frame. They start with the flags."""
 ESCAPED = "surrogateescape"
 """A property need not be UTF-8, as in RabbitMQ: what it is for is between publisher and consumer. Wrong bytes are escaped."""
+OVERHEAD_WITHOUT_PROPERTIES = CONTENT_START.size + FRAME_START.size + 2
+"""What content with a body has beyond properties and body: the rest of two frames."""
 LIGHT_BYTES = 128
 CACHEABLE_BYTES = 512
 """Properties up to this size are kept in caches, decoded. Decoded headers take many times their size."""
@@ -49,12 +53,18 @@ class Properties:
             raise FrameError(f"expected the flags of a message's properties, got {len(raw)} bytes")
         self.raw = raw
         self._headers_at: int | None = None
-        values = self.without_headers()
-        self.is_persistent: bool = values.get("delivery_mode") == PERSISTENT
-        self.priority: int | None = values.get("priority")
-        self.expiration: str | None = values.get("expiration")
-        self.user_id: str | None = values.get("user_id")
-        self.reply_to: str | None = values.get("reply_to")
+        self._headers_end = 0
+        self.is_persistent = False
+        self.priority: int | None = None
+        self.expiration: str | None = None
+        self.user_id: str | None = None
+        self.reply_to: str | None = None
+        try:
+            at = self._read_terms(raw)
+        except IndexError:  # raised where a length is past the end
+            at = 0
+        if at != len(raw):
+            self.without_headers()  # which says what is wrong
         self.has_headers = self._headers_at is not None
         self.adds_keys = self.has_headers and (b"\x02CC" in raw or b"\x03BCC" in raw)
         """Whether the headers may contain further routing keys (CC, BCC)."""
@@ -64,6 +74,32 @@ class Properties:
         """Whether a queue has nothing to note about the message: neither terms, nor the memory that large properties take."""
         self.is_plain = not (self.has_headers or self.has_terms or self.user_id or self.reply_to)
         """Whether no property affects routing, queueing or permissions."""
+
+    def _read_terms(self, raw: bytes) -> int:
+        """Decode what routing and queues need, and return where the properties end.
+
+        Every message with an id of its own passes here, hence a way of its own (benchmarks/broker.py). What is not needed is
+        passed over.
+        """
+        at = 2
+        for name in present_properties(raw[:2]):
+            if name in PASSED_OVER:
+                at += 1 + raw[at]
+            elif name == "delivery_mode":
+                self.is_persistent = raw[at] == PERSISTENT
+                at += 1
+            elif name == "headers":
+                self._headers_at = at
+                at = self._headers_end = at + 4 + int.from_bytes(raw[at : at + 4], "big")
+            elif name == "timestamp":
+                at += 8
+            elif name == "priority":
+                self.priority = raw[at]
+                at += 1
+            else:
+                value, at = decode_short_string(raw, at, ESCAPED)
+                setattr(self, name, value)
+        return at
 
     @property
     def headers(self) -> dict[str, FieldValue]:
@@ -177,6 +213,12 @@ def join_content(raw_properties: bytes, pieces: Iterable[bytes], size: int, chan
 def raw_properties_of(content: Content) -> bytes:
     """Return the encoded properties of content."""
     return content[PROPERTIES_AT : int.from_bytes(content[3:7], "big") + FRAME_START.size]
+
+
+def sizes_of(raw_properties: bytes, contents: Iterable[Content]) -> list[int]:
+    """Return the lengths of the bodies of contents that have these properties."""
+    overhead = OVERHEAD_WITHOUT_PROPERTIES + len(raw_properties)
+    return [max(0, len(content) - overhead) for content in contents]
 
 
 def body_of(content: Content) -> bytes:

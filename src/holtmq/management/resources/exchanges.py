@@ -164,7 +164,7 @@ async def publish(call: Call) -> dict[str, Any]:
     with call.channel(vhost) as (channel, inbox):
         channel.select_confirms()
         publication = channel.publication(found.name, routing_key, is_mandatory=True)
-        publication.publish(raw, [make_content(raw, body)], len(body))
+        publication.publish(raw, [make_content(raw, body)])
         await finish(channel.finish(), call.node.begin_turn)
     return {"routed": not inbox.returned and not inbox.refused}
 

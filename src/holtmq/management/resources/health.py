@@ -29,7 +29,7 @@ def aliveness_test(call: Call) -> Any:
     raw = encode_properties({})
     with call.channel(vhost) as (channel, _):
         channel.declarer.declare_queue(TEST_QUEUE, is_durable=False, is_exclusive=False, is_auto_delete=False, arguments={})
-        channel.publication("", TEST_QUEUE, is_mandatory=True).publish(raw, [make_content(raw, body)], len(body))
+        channel.publication("", TEST_QUEUE, is_mandatory=True).publish(raw, [make_content(raw, body)])
         fetched = channel.get(TEST_QUEUE, is_auto_ack=True)
     return OK if fetched is not None else _failed(f"a message to queue {TEST_QUEUE!r} did not arrive")
 

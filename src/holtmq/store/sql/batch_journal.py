@@ -149,9 +149,9 @@ class BatchJournal:
             batch.size += message.size
         batch.shared[message.id][1][queue_id] = (priority, expires_at)
 
-    def add_all(self, messages: Sequence[StorableMessage], queue_id: int) -> None:
-        batch, first = self._collecting, messages[0]
-        if first.copies > 1:
+    def add_all(self, messages: Sequence[StorableMessage], queue_id: int, size: int) -> None:
+        batch = self._collecting
+        if messages[0].copies > 1:
             for message in messages:
                 self.add(message, queue_id, 0, None)
             return
@@ -160,7 +160,7 @@ class BatchJournal:
         for message in messages:
             message.stored = UNWRITTEN
         batch.alone.update([(message.id, (message, queue_id, 0, None)) for message in messages])
-        batch.size += len(messages) * first.size
+        batch.size += size
 
     def remove(self, message: StorableMessage, queue_id: int) -> None:
         batch, stored = self._collecting, message.stored
