@@ -5,10 +5,10 @@ from __future__ import annotations
 import math
 import time
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
-from typing import TypeAlias
+from typing import Any, TypeAlias
 
 from benchmarks.brokers import Broker
 from holtmq.bench import Load, Result, run_load
@@ -163,6 +163,23 @@ FILL = replace(CONFIRMED, late_s=math.inf, time_s=3600)
 TOPIC = replace(AUTO_ACK, exchange_type="topic")
 FANOUT = replace(AUTO_ACK, exchange_type="fanout")
 KIB = 1024
+DISTINCT_IDS = 5000
+"""More than any broker keeps decoded."""
+TASK: Mapping[str, Any] = {
+    "content_type": "application/json",
+    "content_encoding": "utf-8",
+    "delivery_mode": 1,
+    "reply_to": "0f5d1c1e-8a39-3b5c-9d20-5b6f4b9f4a10",
+    "headers": {
+        "lang": "py",
+        "task": "shop.orders.send",
+        "retries": 0,
+        "eta": None,
+        "argsrepr": "(17,)",
+        "origin": "gen1@host",
+    },
+}
+"""Properties as task queues set them."""
 
 
 def ten_to_ten(load: Load) -> Load:
@@ -223,7 +240,16 @@ def routes() -> Iterator[Row]:
     yield LoadRow("topic, 1 binding, every key unique", replace(TOPIC, has_unique_keys=True))
     yield LoadRow("fanout, every key unique", replace(FANOUT, has_unique_keys=True))
     yield LoadRow("direct, 20,000 bindings and keys", replace(AUTO_ACK, keys=20_000))
+    yield LoadRow("an id of its own for each message", replace(AUTO_ACK, properties=with_ids({})))
+    yield LoadRow("headers and ids of their own, like tasks", replace(ACKED, properties=with_ids(TASK)))
     yield LoadRow("fanout to 100 queues", replace(FANOUT, queues=100, consumers=100, messages=MESSAGES // 10))
+
+
+def with_ids(properties: Mapping[str, Any]) -> list[dict[str, Any]]:
+    """Return the properties of many messages, each with an id of its own, and with that id in its headers."""
+    ids = [f"{number:036}" for number in range(DISTINCT_IDS)]
+    with_headers = [{"headers": {**properties["headers"], "id": one}} if "headers" in properties else {} for one in ids]
+    return [{**properties, "message_id": one, **headers} for one, headers in zip(ids, with_headers, strict=True)]
 
 
 def windows() -> Iterator[Row]:

@@ -66,7 +66,7 @@ class Properties:
         if at != len(raw):
             self.without_headers()  # which says what is wrong
         self.has_headers = self._headers_at is not None
-        self.adds_keys = self.has_headers and (b"\x02CC" in raw or b"\x03BCC" in raw)
+        self.adds_keys = self.has_headers and b"CC" in raw and (b"\x02CC" in raw or b"\x03BCC" in raw)
         """Whether the headers may contain further routing keys (CC, BCC)."""
         self.has_terms = bool(self.expiration is not None or self.priority)
         """Whether the message has a priority or an expiration."""
