@@ -16,6 +16,7 @@ from holtmq.client.address import Address, without_password
 from holtmq.client.broker_api import find_api
 from holtmq.client.http_api import HttpApi
 from holtmq.client.run_announcer import Announcement, RunAnnouncer
+from holtmq.client.stepwise_run import StepwiseRun
 from holtmq.errors import HoltmqError, InvalidValueError
 from holtmq.spark.amqp.amqp_options import BrokerOptions, QueueOptions
 
@@ -62,6 +63,26 @@ def announced_stream(
         finder(broker, broker.announce), f"{without_password(broker.url)}, {what}", "", address.vhost, queues.queue or ""
     )
     return RunAnnouncer("stream", about, rows, _explain, lag)
+
+
+def batch_read(application: str, broker: BrokerOptions, queues: QueueOptions) -> StepwiseRun:
+    """Return the announcement of batch reads, which tell the driver only how many messages they will read."""
+    what = f"queues {queues}" if queues.queue is None else f"queue {queues.queue}"
+    return _stepwise(application, "read", broker, f"{without_password(broker.url)}, {what}", "")
+
+
+def sink_run(application: str, job: str, broker: BrokerOptions, exchange: str | None) -> StepwiseRun:
+    """Return the announcement of a sink: of batch writes, or of the micro-batches of a stream."""
+    place = without_password(broker.url)
+    source = "a stream" if job == "stream" else "a DataFrame"
+    return _stepwise(
+        application, job, broker, source, place if exchange is None else f"{place}, exchange {exchange or '(default)'}"
+    )
+
+
+def _stepwise(application: str, job: str, broker: BrokerOptions, source: str, target: str) -> StepwiseRun:
+    about = Announcement(finder(broker, broker.announce), source, target, Address.parse(broker.url).vhost)
+    return StepwiseRun(application, job, about)
 
 
 def files_of(messages: DataFrame) -> str:

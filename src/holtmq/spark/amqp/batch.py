@@ -20,6 +20,7 @@ from holtmq.spark.amqp.amqp_options import MAX_PREFETCH, BrokerOptions, ReadOpti
 from holtmq.spark.amqp.columns import RowEncoder
 from holtmq.spark.amqp.subscription import Subscription, ready_messages
 from holtmq.spark.amqp.task_output import without_traceback
+from holtmq.spark.job_announcement import batch_read
 from holtmq.wire import methods as wire
 
 BATCH_ROWS = 5_000
@@ -45,8 +46,9 @@ class Share(InputPartition):
 class QueueReader(DataSourceReader):
     """Reads queues. Spark calls `partitions` on the driver, once, and `read` on the executors, once per partition."""
 
-    def __init__(self, options: dict[str, str]) -> None:
+    def __init__(self, options: dict[str, str], application: str = "") -> None:
         require_known(options, BrokerOptions, ReadOptions)
+        self._application = application
         self._broker = BrokerOptions.parse(options)
         self._options = ReadOptions.parse(options)
 
@@ -60,6 +62,7 @@ class QueueReader(DataSourceReader):
         for queue, count in zip(queues, counts, strict=True):
             shares.append(Share(queue, min(count, left)))
             left -= shares[-1].count
+        batch_read(self._application, self._broker, self._options).announce("running", sum(share.count for share in shares))
         return shares
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
