@@ -330,6 +330,24 @@ def test_progress_shows_rows_and_rate(spark: SparkSession, inputs: dict[str, str
             eventually(lambda: progress.read_rows() == 300, "rows that are read again do not count again")
         assert progress.text.startswith("300 rows, ")
         counted = progress.accumulator()
+@pytest.mark.parametrize(("signals", "sessions"), [(1, 1), (2, 0)])
+def test_a_signal_while_spark_starts_waits_for_it_unless_it_comes_again(
+    run: Run, spark: SparkSession, inputs: dict[str, str], monkeypatch: pytest.MonkeyPatch, signals: int, sessions: int
+) -> None:
+    """A Java that is interrupted in its start would stay."""
+    started = []
+
+    def start(*_: object, **__: object) -> SparkSession:
+        for _signal in range(signals):
+            os.kill(os.getpid(), signal.SIGINT)
+        started.append(spark)
+        return spark
+
+    monkeypatch.setattr(holtmq.spark, "session", start)
+    assert "interrupted: nothing was written" in run("report", inputs["some"], "--definitions", inputs["definitions"], code=130)
+    assert len(started) == sessions
+
+
         assert counted is not None
         counted.add(1000)
         progress.refresh()
