@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import threading
+import uuid
 from pathlib import Path
 from typing import Any
 
@@ -16,6 +17,8 @@ from pyspark.sql.streaming.query import StreamingQuery
 from holtmq.errors import InvalidValueError
 from holtmq.protocol.client_connection import Delivery
 from holtmq.spark import stream_metrics
+from holtmq.spark.amqp import stream_intake
+from holtmq.spark.amqp.backlog import SilentQueueError
 from holtmq.spark.amqp.columns import ARROW_SCHEMA, RowEncoder
 from holtmq.spark.amqp.segment import Piece
 from holtmq.spark.amqp.source import AmqpSource
@@ -330,6 +333,25 @@ def test_load_refuses_wrong_options_and_start_those_of_a_batch(spark: SparkSessi
 def test_a_missing_queue_ends_the_stream(spark: SparkSession, live: LiveBroker, tmp_path: Path) -> None:
     with pytest.raises(StreamingQueryException, match="no queue 'nothing'"):
         to_files(stream(spark, live, queue="nothing"), tmp_path).awaitTermination()
+
+def test_a_stream_that_waits_for_a_queue_that_delivers_nothing_fails(
+    live: LiveBroker, channel: Channel, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As a stream queue does without startingOffsets: it delivers what comes later."""
+    monkeypatch.setattr(stream_intake, "SILENCE_S", 0.2)
+    name = f"log-{uuid.uuid4()}"
+    channel.declare(name, durable=True, queue_type="stream")
+    channel.put(name, b"1", b"2", delivery_mode=2)
+    wait_until(lambda: channel.count(name) == 2)
+    reader = QueueStreamReader(amqp_options(live, queue=name))
+    try:
+        reader.prepareForTriggerAvailableNow()
+        with pytest.raises(SilentQueueError, match=rf"the queues {name} have 2 messages, and delivered none for 0\.2 s"):
+            reader.latestOffset(reader.initialOffset(), reader.getDefaultReadLimit())
+    finally:
+        reader.stop()
+        channel.delete(name)
+
 
 
 def test_several_queues_are_one_stream(

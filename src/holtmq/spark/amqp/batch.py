@@ -14,9 +14,9 @@ import pyarrow as pa
 from pyspark.sql.datasource import DataSourceReader, InputPartition
 
 from holtmq.client.blocking_connection import BlockingConnection
-from holtmq.errors import HoltmqError
 from holtmq.protocol.client_connection import Delivery
 from holtmq.spark.amqp.amqp_options import MAX_PREFETCH, BrokerOptions, ReadOptions, require_known
+from holtmq.spark.amqp.backlog import SILENCE_S, SilentQueueError
 from holtmq.spark.amqp.columns import RowEncoder
 from holtmq.spark.amqp.subscription import Subscription, ready_messages
 from holtmq.spark.amqp.task_output import without_traceback
@@ -26,12 +26,6 @@ from holtmq.wire import methods as wire
 BATCH_ROWS = 5_000
 BATCH_BYTES = 64 * 1024 * 1024
 IDLE_S = 0.2
-SILENCE_S = 60.0
-"""A queue that has messages and delivers none for this long is a stream queue, or another consumer has it for itself."""
-
-
-class SilentQueueError(HoltmqError):
-    """A queue has messages and does not deliver them."""
 
 
 class Share(InputPartition):
@@ -105,7 +99,4 @@ def _wait_for(connection: BlockingConnection, queue: str, wanted: int) -> None:
         if connection.deliveries or not (ready := ready_messages(connection, queue)):
             return
         if time.monotonic() > deadline and not connection.deliveries:
-            raise SilentQueueError(
-                f"queue {queue!r} has {ready:,} messages, and delivered none for {SILENCE_S:g} s. If it is a stream queue, set "
-                "the option startingOffsets. Otherwise another consumer is the only one that gets messages: stop it"
-            )
+            raise SilentQueueError.of(f"queue {queue!r} has", ready, SILENCE_S)
