@@ -16,7 +16,7 @@ from pyspark.sql import functions as F
 from holtmq.config import Config
 from holtmq.errors import InvalidValueError
 from holtmq.server.run import running
-from holtmq.spark import drain, publish
+from holtmq.spark import MessageFilter, drain, publish, replay
 from holtmq.spark.amqp import batch
 from holtmq.spark.amqp.backlog import SilentQueueError
 from holtmq.spark.amqp.batch import QueueReader, Share
@@ -98,6 +98,24 @@ def test_several_queues_are_browsed_up_to_the_limit(
     rows = read(spark, live, queues=f"{queue},{other}", limit=3).collect()
     assert sorted((row["source_queue"], bytes(row["body"])) for row in rows) == [(queue, b"1"), (queue, b"2"), (other, b"3")]
     channel.delete(other)
+
+
+def test_columns_to_publish_are_found_whatever_their_case(
+    spark: SparkSession, live: LiveBroker, channel: Channel, queue: str
+) -> None:
+    rows = spark.sql(
+        f"SELECT '' AS Exchange, '{queue}' AS ROUTING_KEY, 'm' AS Body, 'id' AS Message_Id, 'q' AS Source_Queue, "
+        "timestamp '2026-05-01 12:00:00' AS Received_At"
+    )
+    write(rows, live)
+    assert publish(rows, url=live.url).confirmed == 1
+    where = MessageFilter(since=datetime(2026, 5, 1, tzinfo=UTC), key=queue, queue="q")
+    assert replay(rows.withColumn("more", F.lit(1)), url=live.url, where=where).published.confirmed == 1
+    found = read(spark, live, queue=queue).collect()
+    assert [(bytes(row["body"]), row["message_id"]) for row in found] == [(b"m", "id")] * 3
+    other = spark.sql("SELECT 1 AS x")
+    with pytest.raises(InvalidValueError, match=r"need the columns routing_key and body, found the columns x$"):
+        replay(other, url=live.url)
 
 
 def test_a_queue_that_delivers_nothing_is_an_error(broker: TestBroker, monkeypatch: pytest.MonkeyPatch) -> None:
