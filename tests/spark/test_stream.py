@@ -312,6 +312,10 @@ def test_messages_that_a_receiver_has_not_written_yet_are_in_the_lag(
         ({"queues": "a,,b"}, "option 'queues' must be different names separated by commas, got 'a,,b'"),
         ({"queuePattern": "("}, r"option 'queuePattern' must be a regular expression such as 'orders-\.\*', got '\('"),
         ({"queue": "q", "managementUrl": "http://x"}, "option 'managementUrl' is only used with queuePattern"),
+        (
+            {"queuePattern": "q", "managementUrl": "x:y@localhost"},
+            "option 'managementUrl' must be the URL of an HTTP API such as http://127.0.0.1:15672, got ",
+        ),
         ({"queue": "q", "mode": "drain"}, r"mode=drain was removed.* use holtmq\.spark\.drain"),
     ],
 )
@@ -329,10 +333,6 @@ def test_load_refuses_wrong_options_and_start_those_of_a_batch(spark: SparkSessi
         to_files(stream(spark, nowhere, queue="q", limit=1), tmp_path).awaitTermination()
     assert "UnboundLocalError" not in str(seen.value)
 
-
-def test_a_missing_queue_ends_the_stream(spark: SparkSession, live: LiveBroker, tmp_path: Path) -> None:
-    with pytest.raises(StreamingQueryException, match="no queue 'nothing'"):
-        to_files(stream(spark, live, queue="nothing"), tmp_path).awaitTermination()
 
 def test_a_stream_that_waits_for_a_queue_that_delivers_nothing_fails(
     live: LiveBroker, channel: Channel, monkeypatch: pytest.MonkeyPatch
@@ -352,6 +352,10 @@ def test_a_stream_that_waits_for_a_queue_that_delivers_nothing_fails(
         reader.stop()
         channel.delete(name)
 
+
+def test_a_missing_queue_ends_the_stream(spark: SparkSession, live: LiveBroker, tmp_path: Path) -> None:
+    with pytest.raises(StreamingQueryException, match="no queue 'nothing'"):
+        to_files(stream(spark, live, queue="nothing"), tmp_path).awaitTermination()
 
 
 def test_several_queues_are_one_stream(
