@@ -174,4 +174,5 @@ def summarise_spark_error(text: str) -> str:
     if text.lstrip().startswith(f"[{NO_FILES}]"):
         return "SOURCE contains no files with messages: expected at least one file in the format that --format names"
     ours = re.findall(r"^(?:\w+\.)*(?:\w+Error): (.+)$", text, re.MULTILINE)
-    return str(ours[-1]) if ours else next((line for line in text.splitlines() if line.strip()), text)
+    first = next((line for line in text.splitlines() if line.strip()), text)
+    return str(ours[-1]) if ours else re.sub(r"^(?:\w+\.)+\w+(?:Exception|Error): ", "", first)
