@@ -106,6 +106,11 @@ def finder(broker: BrokerOptions, url: str | None) -> Callable[[], HttpApi | Non
     return None if api is None else lambda: api
 
 
+def require_announce(broker: BrokerOptions) -> None:
+    """Raise InvalidValueError if the option `announce` is neither the URL of an HTTP API nor nowhere."""
+    finder(broker, broker.announce)
+
+
 def api_of(broker: BrokerOptions) -> HttpApi | None:
     """Return the HTTP API of a broker, or None if there is none, or if the driver cannot log in."""
     try:

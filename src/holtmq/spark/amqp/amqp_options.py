@@ -207,6 +207,8 @@ class QueueOptions(Options):
             _require_pattern(self.queue_pattern)
         if self.management_url is not None:
             _require_http(self.management_url)
+        if self.queue == "":
+            raise InvalidValueError("option 'queue' must be the name of a queue, got ''")
         if not all(self.named()) or len({*self.named()}) < len(self.named()):
             raise InvalidValueError(f"option 'queues' must be different names separated by commas, got {self.queues!r}")
 

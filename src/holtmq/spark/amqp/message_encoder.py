@@ -15,7 +15,17 @@ from datetime import UTC, datetime
 from typing import Any
 
 import pyarrow as pa
-from pyspark.sql.types import BinaryType, MapType, NullType, StringType, StructField, StructType
+from pyspark.sql.types import (
+    BinaryType,
+    IntegralType,
+    MapType,
+    NullType,
+    StringType,
+    StructField,
+    StructType,
+    TimestampNTZType,
+    TimestampType,
+)
 
 from holtmq.client.publisher import Outgoing
 from holtmq.errors import HoltmqError, InvalidValueError
@@ -194,6 +204,12 @@ def _require_type(field: StructField) -> None:
         raise InvalidValueError(f"column 'body' must be binary or a string, {found}: cast it, or convert it with to_json")
     if field.name == "headers" and not (is_text or isinstance(field.dataType, MapType | StructType)):
         raise InvalidValueError(f"column 'headers' must be JSON text, a map or a struct, {found}: convert it with to_json")
+    if isinstance(field.dataType, MapType) and not isinstance(field.dataType.keyType, StringType):
+        raise InvalidValueError(f"column 'headers' must be a map with string keys, {found}: cast them first")
+    if field.name in ("priority", "delivery_mode") and not isinstance(field.dataType, IntegralType | NullType):
+        raise InvalidValueError(f"column {field.name!r} must be a whole number, {found}: cast it to int")
+    if field.name == "timestamp" and not isinstance(field.dataType, TimestampType | TimestampNTZType | NullType):
+        raise InvalidValueError(f"column 'timestamp' must be a timestamp, {found}: cast it first")
     if field.name in RAW_COLUMNS and not isinstance(field.dataType, BinaryType | NullType):
         raise InvalidValueError(
             f"column {field.name!r} must be binary, {found}: read the messages with read_archive, or drop the column"

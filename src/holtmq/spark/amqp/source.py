@@ -10,7 +10,7 @@ from pyspark.sql.datasource import DataSource, DataSourceReader, DataSourceStrea
 from pyspark.sql.types import StructType
 
 from holtmq.errors import InvalidValueError
-from holtmq.spark.amqp.amqp_options import require_readable
+from holtmq.spark.amqp.amqp_options import BrokerOptions, require_readable
 from holtmq.spark.amqp.batch import QueueReader
 from holtmq.spark.amqp.columns import SCHEMA
 from holtmq.spark.amqp.offset_column import STREAM_SCHEMA
@@ -20,6 +20,7 @@ from holtmq.spark.amqp.stream_queue_follower import StreamQueueFollower
 from holtmq.spark.amqp.stream_queue_reader import StreamQueueReader
 from holtmq.spark.amqp.writer import BatchWriter, StreamWriter
 from holtmq.spark.connect import is_connect
+from holtmq.spark.job_announcement import require_announce
 
 APPLICATION = str(uuid.uuid4())
 """What identifies this process, if it is an application."""
@@ -37,11 +38,10 @@ class AmqpSource(DataSource):
 
     def schema(self) -> StructType:
         """Return the columns. Spark asks for them in `load()`, where wrong options are therefore refused."""
-        if reads_streams(self.options):
-            require_offsets(self.options)
-            return STREAM_SCHEMA
-        require_readable(self.options)
-        return SCHEMA
+        is_for_streams = reads_streams(self.options)
+        (require_offsets if is_for_streams else require_readable)(self.options)
+        require_announce(BrokerOptions.parse(self.options))
+        return STREAM_SCHEMA if is_for_streams else SCHEMA
 
     def reader(self, schema: StructType) -> DataSourceReader:
         options = dict(self.options)
