@@ -187,6 +187,8 @@ def inputs(spark: SparkSession, tmp_path_factory: pytest.TempPathFactory) -> dic
     messages.write.parquet(places["some"])
     messages.where("false").write.parquet(places["no messages"])
     Path(places["no files"]).mkdir()
+    places["broken"] = str(folder / "broken.json")
+    Path(places["broken"]).write_text("{")
     return {**places, "definitions": definitions(folder / "definitions.json")}
 
 
@@ -215,6 +217,13 @@ def url(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
         ("report {some} --definitions {definitions} --format delta", 1, "deltalake cannot read a Delta table at "),
         ("compare {no_files} --before {definitions} --after {definitions}", 1, NO_FILES),
         ("report {no_files} --definitions {definitions}", 1, NO_FILES),
+        (
+            "report {some} --definitions {definitions} --html {out}/nowhere/x.html",
+            1,
+            "for the report does not exist: create it first",
+        ),
+        ("compare {some} --before {definitions} --after {broken}", 1, "broken.json: document: expected JSON, got line 1"),
+        ("report {some} --definitions {definitions} --key-column x", 1, "commands have the options --key-column"),
         ("replay {no_files} --amqp-url {url}", 1, NO_FILES),
         ("route {no_messages} {routed} --definitions {definitions}", 0, "There were no messages."),
         ("compare {no_messages} --before {definitions} --after {definitions}", 1, "no messages: nothing was compared"),
@@ -319,6 +328,24 @@ def test_a_signal_interrupts_a_job_that_runs(
     assert len(printed.splitlines()) == 1
     run("report", inputs["some"], "--definitions", inputs["definitions"], code=1)
     assert spark.range(3).count() == 3  # the next command did not take the session for its own, and stop it
+
+
+@pytest.mark.parametrize(("signals", "sessions"), [(1, 1), (2, 0)])
+def test_a_signal_while_spark_starts_waits_for_it_unless_it_comes_again(
+    run: Run, spark: SparkSession, inputs: dict[str, str], monkeypatch: pytest.MonkeyPatch, signals: int, sessions: int
+) -> None:
+    """A Java that is interrupted in its start would stay."""
+    started = []
+
+    def start(*_: object, **__: object) -> SparkSession:
+        for _signal in range(signals):
+            os.kill(os.getpid(), signal.SIGINT)
+        started.append(spark)
+        return spark
+
+    monkeypatch.setattr(holtmq.spark, "session", start)
+    assert "interrupted: nothing was written" in run("report", inputs["some"], "--definitions", inputs["definitions"], code=130)
+    assert len(started) == sessions
 
 
 def test_progress_shows_rows_and_rate(spark: SparkSession, inputs: dict[str, str]) -> None:
@@ -430,6 +457,7 @@ def test_an_error_of_spark_is_reduced_to_the_line_with_the_cause() -> None:
     assert summarise_spark_error("\n[PATH_NOT_FOUND] Path does not exist: file:/x. SQLSTATE: 42K03") == (
         "[PATH_NOT_FOUND] Path does not exist: file:/x. SQLSTATE: 42K03"
     )
+    assert summarise_spark_error("java.io.IOException: mkdir of file:/x failed\n\tat x") == "mkdir of file:/x failed"
 
 
 def test_a_comparison_shows_what_changes_and_what_both_topologies_refuse(capsys: pytest.CaptureFixture[str]) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -50,6 +51,14 @@ def test_a_run_is_announced_updated_and_listed_with_the_lag_of_its_queue(node: N
     assert ended["started_at"] == found["started_at"]
 
 
+def test_the_rows_of_the_steps_of_a_stepwise_run_are_added_up(http: Http) -> None:
+    for rows in (3, 4, 2**53):
+        http.put("/api/runs/%2F/one", {**ARCHIVE, "rows": rows, "stepwise": True})
+        if rows == 4:
+            assert [run["rows"] for run in http.get("/api/runs")] == [7]
+    assert [run["rows"] for run in http.get("/api/runs")] == [2**53]
+
+
 def test_the_lag_of_a_job_on_a_stream_is_what_the_job_announces(node: Node, http: Http) -> None:
     http.put("/api/queues/%2F/orders", {"durable": True, "arguments": {"x-queue-type": "stream"}})
     with node.connect() as amqp:
@@ -88,6 +97,7 @@ def test_a_run_is_for_those_who_can_enter_its_vhost_and_changed_by_its_user_only
         {"job": 3},
         {"rows": "many"},
         {"error": []},
+        {"stepwise": 1},
     ],
 )
 def test_a_wrong_announcement_is_refused(http: Http, wrong: dict[str, Any]) -> None:
@@ -111,6 +121,12 @@ def test_a_job_that_is_silent_is_lost() -> None:
     assert run(0, "running").state_at(LOST_S) == "running"
     assert run(0, "running").state_at(LOST_S + 1) == "lost"
     assert run(0, "finished").state_at(LOST_S + 1) == "finished"
+
+
+def test_a_stepwise_run_that_is_silent_is_not_lost() -> None:
+    stepwise = replace(run(0, "running"), is_stepwise=True)
+    assert [stepwise.state_at(now) for now in (LOST_S, LOST_S + 1)] == ["running", "silent"]
+    assert replace(stepwise, state="failed").state_at(LOST_S + 1) == "failed"
 
 
 @pytest.mark.parametrize(

@@ -1,7 +1,8 @@
 """The application that test_guarantees.py kills: `python -m tests.spark.killed_application URL FOLDER`.
 
-It runs several streams at once, each from the queue of its name, in small batches. The Delta table stops after its second
-commit, before Spark can note that the batch is written.
+It runs several streams at once, each from the queue of its name, in small batches. The table "delta" stops after its second
+commit, before Spark can note that the batch is written. The table "uncommitted" stops before its second commit, with the files
+of the batch in place.
 """
 
 from __future__ import annotations
@@ -13,8 +14,9 @@ from pathlib import Path
 
 from pyspark.sql import DataFrame, SparkSession
 
-from holtmq.spark import archive, register, session
+from holtmq.spark import archive, archive_sink, register, session
 from holtmq.spark.archive_sink import DeltaSink
+from holtmq.spark.delta_table import ArchiveTable, NewFile
 from tests.deadline import eventually
 
 BATCH = 50
@@ -23,11 +25,10 @@ MANY = "many"
 START_TIMEOUT_S = 180.0
 
 
-def run_archive(spark: SparkSession, url: str, folder: Path, format_: str, batch: int) -> None:
+def run_archive(spark: SparkSession, url: str, folder: Path, queue: str, batch: int) -> None:
     target, checkpoint = str(folder / "out"), str(folder / "checkpoint")
-    archive(
-        spark, format_, target, checkpoint=checkpoint, url=url, format=format_, compact=False, max_messages_per_trigger=batch
-    )
+    format_ = "parquet" if queue == "parquet" else "delta"
+    archive(spark, queue, target, checkpoint=checkpoint, url=url, format=format_, compact=False, max_messages_per_trigger=batch)
 
 
 def run_stream(spark: SparkSession, url: str, folder: Path, ack: str, batch: int) -> None:
@@ -41,6 +42,7 @@ def run_stream(spark: SparkSession, url: str, folder: Path, ack: str, batch: int
 
 STREAMS: dict[str, Callable[[SparkSession, str, Path, str, int], None]] = {
     "delta": run_archive,
+    "uncommitted": run_archive,
     "parquet": run_archive,
     "spool": run_stream,
     "commit": run_stream,
@@ -48,21 +50,34 @@ STREAMS: dict[str, Callable[[SparkSession, str, Path, str, int], None]] = {
 """The ways to write a queue to disk, by the names of their queues and folders. Each runs until its queue is empty."""
 
 
-def stop_after_the_second_commit(done: Path) -> None:
-    """Let the sink of the Delta table wait for ever, with a batch in the table that Spark has not recorded."""
-    batches = 0
+def stop_after_the_second_commit(place: Path) -> None:
+    """Let the sink of a Delta table wait for ever, with a batch in the table that Spark has not recorded."""
     write = DeltaSink.write
 
     def write_and_wait(sink: DeltaSink, rows: DataFrame, query_id: str, batch_id: int) -> int:
-        nonlocal batches
         count = write(sink, rows, query_id, batch_id)
-        batches += 1
-        if batches == 2:
-            done.write_text(str(batch_id))
+        if batch_id == 1:  # the other table waits earlier
+            place.write_text(str(batch_id))
             threading.Event().wait()
         return count
 
     DeltaSink.write = write_and_wait  # type: ignore[assignment, method-assign]
+
+
+class UncommittedTable(ArchiveTable):
+    """A table that waits for ever before its second commit, if it is the one of the stream "uncommitted"."""
+
+    stopped: Path
+
+    def __init__(self, uri: str) -> None:
+        super().__init__(uri)
+        self._is_waiting = Path(uri).parent == self.stopped.parent
+
+    def commit(self, files: list[NewFile], query_id: str, batch_id: int) -> None:
+        if self._is_waiting and batch_id == 1:
+            self.stopped.write_text(str(batch_id))
+            threading.Event().wait()
+        super().commit(files, query_id, batch_id)
 
 
 def main(url: str, folder: str) -> None:
@@ -70,6 +85,8 @@ def main(url: str, folder: str) -> None:
     register(spark)
     assert len(spark.read.format("amqp").options(url=url, queue=MANY).load().limit(1).collect()) == 1
     stop_after_the_second_commit(Path(folder) / "delta" / "written")
+    UncommittedTable.stopped = Path(folder) / "uncommitted" / "stopped"
+    archive_sink.ArchiveTable = UncommittedTable  # type: ignore[attr-defined]
     for name, run in STREAMS.items():
         threading.Thread(target=run, args=(spark, url, Path(folder) / name, name, BATCH), name=name).start()
         # the Python process of a stream has ten seconds to start, so it starts alone

@@ -16,9 +16,10 @@ from pyspark.sql import functions as F
 from holtmq.config import Config
 from holtmq.errors import InvalidValueError
 from holtmq.server.run import running
-from holtmq.spark import drain, publish
+from holtmq.spark import MessageFilter, drain, publish, replay
 from holtmq.spark.amqp import batch
-from holtmq.spark.amqp.batch import QueueReader, Share, SilentQueueError
+from holtmq.spark.amqp.backlog import SilentQueueError
+from holtmq.spark.amqp.batch import QueueReader, Share
 from holtmq.testing import TestBroker
 from tests.amqp_client import Amqp, Channel
 from tests.server.process import broker_process
@@ -99,6 +100,24 @@ def test_several_queues_are_browsed_up_to_the_limit(
     channel.delete(other)
 
 
+def test_columns_to_publish_are_found_whatever_their_case(
+    spark: SparkSession, live: LiveBroker, channel: Channel, queue: str
+) -> None:
+    rows = spark.sql(
+        f"SELECT '' AS Exchange, '{queue}' AS ROUTING_KEY, 'm' AS Body, 'id' AS Message_Id, 'q' AS Source_Queue, "
+        "timestamp '2026-05-01 12:00:00' AS Received_At"
+    )
+    write(rows, live)
+    assert publish(rows, url=live.url).confirmed == 1
+    where = MessageFilter(since=datetime(2026, 5, 1, tzinfo=UTC), key=queue, queue="q")
+    assert replay(rows.withColumn("more", F.lit(1)), url=live.url, where=where).published.confirmed == 1
+    found = read(spark, live, queue=queue).collect()
+    assert [(bytes(row["body"]), row["message_id"]) for row in found] == [(b"m", "id")] * 3
+    other = spark.sql("SELECT 1 AS x")
+    with pytest.raises(InvalidValueError, match=r"need the columns routing_key and body, found the columns x$"):
+        replay(other, url=live.url)
+
+
 def test_a_queue_that_delivers_nothing_is_an_error(broker: TestBroker, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(batch, "SILENCE_S", 0.0)
     with Amqp(broker.port) as amqp:
@@ -108,7 +127,7 @@ def test_a_queue_that_delivers_nothing_is_an_error(broker: TestBroker, monkeypat
         channel.consume("q")
         channel.put("q", b"1", b"2")  # the first is delivered to the consumer, the second is ready
         reader = QueueReader({"url": broker.url, "queue": "q"})
-        with pytest.raises(SilentQueueError, match=r"has 1 messages, and delivered none .* set the option startingOffsets"):
+        with pytest.raises(SilentQueueError, match=r"has 1 messages, and delivered none .* the option startingOffsets or"):
             list(reader.read(Share("q", 1)))
 
 

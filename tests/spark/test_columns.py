@@ -11,7 +11,18 @@ import pyarrow as pa
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from pyspark.sql.types import BinaryType, DataType, IntegerType, StringType, StructField, StructType, VariantType
+from pyspark.sql.types import (
+    BinaryType,
+    DataType,
+    DoubleType,
+    IntegerType,
+    LongType,
+    MapType,
+    StringType,
+    StructField,
+    StructType,
+    VariantType,
+)
 
 from holtmq import InvalidValueError
 from holtmq.protocol.client_connection import Delivery
@@ -73,6 +84,11 @@ def test_invalid_headers_are_kept_and_sent_unchanged() -> None:
         ("body", IntegerType(), "column 'body' must be binary or a string, got type int: cast it"),
         ("app_id", BinaryType(), "column 'app_id' must be a string, got type binary"),
         ("headers", VariantType(), "column 'headers' must be JSON text, a map or a struct, got type variant"),
+        ("headers", MapType(IntegerType(), StringType()), "column 'headers' must be a map with string keys, got type map<int,"),
+        ("priority", StringType(), "column 'priority' must be a whole number, got type string: cast it to int"),
+        ("delivery_mode", DoubleType(), "column 'delivery_mode' must be a whole number, got type double"),
+        ("timestamp", StringType(), "column 'timestamp' must be a timestamp, got type string: cast it first"),
+        ("timestamp", LongType(), "column 'timestamp' must be a timestamp, got type bigint"),
     ],
 )
 def test_columns_of_the_wrong_type_are_refused(name: str, type_: DataType, match: str) -> None:

@@ -57,6 +57,8 @@ def test_messages_stay_in_the_queue_if_they_cannot_be_written(
 def test_options_are_checked_before_the_job_starts(spark: SparkSession) -> None:
     with pytest.raises(InvalidValueError, match="prefetch must be a whole number from 1 to 65535, got 0"):
         drain(spark, "q", DataFrame.count, url="amqp://127.0.0.1:1", prefetch=0)
+    with pytest.raises(InvalidValueError, match="write must be a function of a DataFrame, got 'lake/q'"):
+        drain(spark, "q", "lake/q", url="amqp://127.0.0.1:1")  # type: ignore[arg-type]
 
 
 @pytest.mark.parametrize(

@@ -78,6 +78,7 @@ def test_an_application_that_is_killed_during_its_streams_loses_nothing(
         assert log.read_text() == ""  # also of workers whose rows `limit` does not need
     batch = (tmp_path / "delta" / "written").read_text()
     assert not (tmp_path / "delta" / "checkpoint" / "commits" / batch).exists()
+    assert len(written(tmp_path / "uncommitted" / "out")) == BATCH
     with Amqp(broker.port) as amqp:
         channel = amqp.channel()
         wait_until(lambda: not any(channel.declare(name, passive=True).consumer_count for name in STREAMS))
@@ -88,12 +89,13 @@ def test_an_application_that_is_killed_during_its_streams_loses_nothing(
             "spool": {"lost": 0, "left": 0, "copies": 0},
             "parquet": {"lost": 0, "left": 0, "copies": 0},
             "delta": {"lost": 0, "left": 0, "copies": 0},
+            "uncommitted": {"lost": 0, "left": 0, "copies": 0},
         }
 
 
 def is_half_done(folder: Path) -> bool:
-    """Return whether the Delta table waits and all streams have written something. The last one to start comes first."""
-    is_waiting = (folder / "delta" / "written").exists()
+    """Return whether the Delta tables wait and all streams have written something. The last one to start comes first."""
+    is_waiting = (folder / "delta" / "written").exists() and (folder / "uncommitted" / "stopped").exists()
     return is_waiting and all(len(written(folder / name / "out")) >= BATCH for name in reversed(STREAMS))
 
 

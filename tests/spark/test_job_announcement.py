@@ -6,6 +6,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from pyspark.errors import PySparkException
 from pyspark.sql import DataFrame, SparkSession
 
 from holtmq.client import run_announcer
@@ -13,8 +14,10 @@ from holtmq.errors import InvalidValueError
 from holtmq.spark import archive, drain, publish, read_archive, replay
 from holtmq.spark.amqp.amqp_options import BrokerOptions, QueueOptions
 from holtmq.spark.job_announcement import SETTING, announced
+from tests.amqp_client import Channel
 from tests.deadline import eventually
 from tests.management.conftest import Node, running_node
+from tests.spark.conftest import LiveBroker
 
 
 @pytest.fixture
@@ -132,6 +135,56 @@ def test_a_job_on_several_queues_names_them_and_has_no_queue_to_look_at(spark: S
             pass
     found = {(run["input"].partition(", ")[2], run["queue"]) for run in node.http.get("/api/runs")}
     assert found == {("queues a, b", None), ("queues events-.*", None)}
+
+
+def test_batch_reads_and_sinks_are_listed_by_the_broker_that_they_use(spark: SparkSession, node: Node, tmp_path: Path) -> None:
+    url = f"amqp://127.0.0.1:{node.amqp_port}"
+    with node.connect() as amqp:
+        amqp.channel().declare("s", durable=True, queue_type="stream")
+        amqp.channel(2).declare("q", durable=True)
+    rows = spark.sql("SELECT '' AS exchange, 's' AS routing_key, 'body' AS body FROM range(7)")
+    for _ in range(2):
+        rows.write.format("amqp").options(url=url).mode("append").save()
+    rows.drop("exchange").write.format("amqp").options(url=url, exchange="", announce="false").mode("append").save()
+    rows.write.format("json").save(str(tmp_path / "in"))
+    publish_stream(spark, tmp_path, url)
+    assert spark.read.format("amqp").options(url=url, queue="s", startingOffsets="earliest").load().count() == 28
+    assert spark.read.format("amqp").options(url=url, queue="q").load().count() == 0
+    assert spark.read.format("amqp").options(url=url, queue="q", announce="false").load().count() == 0
+    found = {
+        (run["job"], run["input"], run["output"], run["rows"], run["state"], run["lag"]) for run in node.http.get("/api/runs")
+    }
+    assert found == {
+        ("write", "a DataFrame", url, 14, "finished", None),
+        ("stream", "a stream", url, 7, "running", None),
+        ("read", f"{url}, queue s", "", 28, "running", None),
+        ("read", f"{url}, queue q", "", 0, "running", None),
+    }
+
+
+def publish_stream(spark: SparkSession, folder: Path, url: str) -> None:
+    """Publish the JSON files below a folder."""
+    rows = spark.readStream.schema("exchange string, routing_key string, body string").json(str(folder / "in"))
+    writer = rows.writeStream.format("amqp").options(url=url).option("checkpointLocation", str(folder / "checkpoint"))
+    writer.trigger(availableNow=True).start().awaitTermination()
+
+
+def test_a_write_that_fails_says_why(spark: SparkSession, node: Node) -> None:
+    rows = spark.sql("SELECT '' AS exchange, 'nowhere' AS routing_key, 'body' AS body FROM range(7)")
+    with pytest.raises(PySparkException, match="7 of 7 messages reached no queue"):
+        rows.write.format("amqp").options(url=f"amqp://127.0.0.1:{node.amqp_port}").mode("append").save()
+    (run,) = node.http.get("/api/runs")
+    assert (run["state"], run["rows"], run["error"].partition(" (")[0]) == ("failed", 7, "7 of 7 messages reached no queue")
+
+
+def test_a_broker_without_an_http_api_is_used_as_ever(
+    spark: SparkSession, live: LiveBroker, channel: Channel, queue: str, tmp_path: Path
+) -> None:
+    rows = spark.sql(f"SELECT '' AS exchange, '{queue}' AS routing_key, 'body' AS body FROM range(7)")
+    rows.write.format("amqp").options(url=live.url, announce="http://guest:guest@127.0.0.1:1").mode("append").save()
+    rows.write.format("json").save(str(tmp_path / "in"))
+    publish_stream(spark, tmp_path, live.url)
+    assert spark.read.format("amqp").options(url=live.url, queue=queue).load().count() == 14
 
 
 def broker(port: int = 1, password_env: str | None = None) -> BrokerOptions:

@@ -342,6 +342,13 @@ def test_a_report_counts_everything(spark: SparkSession, traffic: str, tmp_path:
     assert "http://" not in page.replace("http://www.w3.org", "")
 
 
+def test_a_report_finds_bodies_and_times_whatever_the_case_of_their_columns(spark: SparkSession) -> None:
+    rows = spark.sql("SELECT '' AS EXCHANGE, 'q' AS Routing_Key, 'four' AS BODY, timestamp '2026-05-01 12:00:00' AS Timestamp")
+    measured = report(rows, Topology((), (Queue("q"),), ()))
+    assert [(queue.name, queue.bytes) for queue in measured.queues] == [("q", 4)]
+    assert measured.to_dict()["first"].startswith("2026-05-01T12:00:00")
+
+
 def test_a_report_without_messages(spark: SparkSession) -> None:
     outcome = report(spark.createDataFrame([], "exchange string, routing_key string"), SHOP)
     assert (outcome.messages, outcome.series, len(outcome.idle_bindings)) == (0, None, 6)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import threading
+import uuid
 from pathlib import Path
 from typing import Any
 
@@ -16,6 +17,8 @@ from pyspark.sql.streaming.query import StreamingQuery
 from holtmq.errors import InvalidValueError
 from holtmq.protocol.client_connection import Delivery
 from holtmq.spark import stream_metrics
+from holtmq.spark.amqp import stream_intake
+from holtmq.spark.amqp.backlog import SilentQueueError
 from holtmq.spark.amqp.columns import ARROW_SCHEMA, RowEncoder
 from holtmq.spark.amqp.segment import Piece
 from holtmq.spark.amqp.source import AmqpSource
@@ -306,9 +309,16 @@ def test_messages_that_a_receiver_has_not_written_yet_are_in_the_lag(
         ({"queue": "q", "prefech": "1"}, "unknown option 'prefech'"),
         ({}, r"expected one of the options queue .*, queues .* and queuePattern .*, got none"),
         ({"queue": "q", "queues": "a,b"}, "got queue and queues"),
+        ({"queue": ""}, "option 'queue' must be the name of a queue, got ''"),
+        ({"queue": "q", "announce": "x"}, "announce must be the URL of an HTTP API"),
+        ({"queue": "q", "startingOffsets": "1", "announce": "x"}, "announce must be the URL of an HTTP API"),
         ({"queues": "a,,b"}, "option 'queues' must be different names separated by commas, got 'a,,b'"),
         ({"queuePattern": "("}, r"option 'queuePattern' must be a regular expression such as 'orders-\.\*', got '\('"),
         ({"queue": "q", "managementUrl": "http://x"}, "option 'managementUrl' is only used with queuePattern"),
+        (
+            {"queuePattern": "q", "managementUrl": "x:y@localhost"},
+            "option 'managementUrl' must be the URL of an HTTP API such as http://127.0.0.1:15672, got ",
+        ),
         ({"queue": "q", "mode": "drain"}, r"mode=drain was removed.* use holtmq\.spark\.drain"),
     ],
 )
@@ -325,6 +335,25 @@ def test_load_refuses_wrong_options_and_start_those_of_a_batch(spark: SparkSessi
     with pytest.raises(PySparkException, match="unknown option 'limit': expected one of ack, ") as seen:
         to_files(stream(spark, nowhere, queue="q", limit=1), tmp_path).awaitTermination()
     assert "UnboundLocalError" not in str(seen.value)
+
+
+def test_a_stream_that_waits_for_a_queue_that_delivers_nothing_fails(
+    live: LiveBroker, channel: Channel, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As a stream queue does without startingOffsets: it delivers what comes later."""
+    monkeypatch.setattr(stream_intake, "SILENCE_S", 0.2)
+    name = f"log-{uuid.uuid4()}"
+    channel.declare(name, durable=True, queue_type="stream")
+    channel.put(name, b"1", b"2", delivery_mode=2)
+    wait_until(lambda: channel.count(name) == 2)
+    reader = QueueStreamReader(amqp_options(live, queue=name))
+    try:
+        reader.prepareForTriggerAvailableNow()
+        with pytest.raises(SilentQueueError, match=rf"the queues {name} have 2 messages, and delivered none for 0\.2 s"):
+            reader.latestOffset(reader.initialOffset(), reader.getDefaultReadLimit())
+    finally:
+        reader.stop()
+        channel.delete(name)
 
 
 def test_a_missing_queue_ends_the_stream(spark: SparkSession, live: LiveBroker, tmp_path: Path) -> None:

@@ -145,6 +145,7 @@ class MessageSource:
         from holtmq.spark.amqp.amqp_options import QueueOptions
         from holtmq.spark.amqp.fixed_offsets import fix_offsets
         from holtmq.spark.connect import is_connect
+        from holtmq.spark.job_announcement import NOWHERE
 
         register(spark)
         assert self.broker is not None, "the source is one"
@@ -154,6 +155,7 @@ class MessageSource:
             "startingOffsets": self.start or "earliest",
             "endingOffsets": self.end or "latest",
             "failOnDataLoss": str(not self.allow_data_loss).lower(),
+            "announce": NOWHERE[0],  # the job announces itself
             **dict(pairs(self.options)),
         }
         if not is_connect(spark):  # whose client may not reach the broker

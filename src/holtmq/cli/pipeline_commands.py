@@ -22,6 +22,7 @@ from holtmq.cli.spark_run import PipelineError, SparkRun, pairs
 from holtmq.client.address import Address, without_password
 from holtmq.client.http_api import HttpApi
 from holtmq.client.run_announcer import Announcement
+from holtmq.errors import DefinitionsError
 from holtmq.printable import printable
 from holtmq.topology import DEFAULT_VHOST, Topology
 
@@ -328,7 +329,7 @@ def compare(
 
     SOURCE is a folder, a table, or the AMQP URL of a broker with stream queues.
     """
-    old, new = Topology.from_definitions(before), Topology.from_definitions(after)
+    old, new = _topology_in(before), _topology_in(after)
     login = Login(user, password_env, password_file, ca_file)
     given = MessageSource(source, format_, queues, queue_pattern, management_url, start, end, options, login, allow_data_loss)
     about = Announcement(_finder(http_url, given.broker, announce=announce), str(given), vhost=given.vhost or vhost)
@@ -371,6 +372,8 @@ def report(
     SOURCE is a folder, a table, or the AMQP URL of a broker with stream queues. The topology comes from a definitions file, or
     from a HoltMQ file or database: use --definitions or --data.
     """
+    if html is not None and not html.parent.is_dir():
+        raise PipelineError(f"the folder {html.parent} for the report does not exist: create it first")
     topology = given_topology(definitions, data)
     login = Login(user, password_env, password_file, ca_file)
     given = MessageSource(source, format_, queues, queue_pattern, management_url, start, end, options, login, allow_data_loss)
@@ -395,6 +398,14 @@ def report(
         first = outcome.reasons[0]
         why = f" The most frequent reason ({first.messages:,} messages): {first.name}."
     _require_delivered(outcome.messages, outcome.unroutable, outcome.malformed, vhost, why)
+
+
+def _topology_in(path: Path) -> Topology:
+    """Return the topology in one of several definitions files. Raise PipelineError, which says in which, if it is invalid."""
+    try:
+        return Topology.from_definitions(path)
+    except DefinitionsError as error:
+        raise PipelineError(f"{path}: {error}") from error
 
 
 def _finder(

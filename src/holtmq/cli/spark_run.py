@@ -62,11 +62,12 @@ class SparkRun:
 
         spark, is_ours, interrupts = None, not _has_session(), _Interrupts()
         try:
-            spark = session(self.master, app_name=f"holtmq {self.what}", config=dict(pairs(self.conf)))
+            with interrupts.deferred():
+                spark = session(self.master, app_name=f"holtmq {self.what}", config=dict(pairs(self.conf)))
             with (
+                interrupts,
                 SparkProgress(spark, self.what) as progress,
                 RunAnnouncer(self.what, self.about, progress.read_rows, interrupts.explain, progress.lag),
-                interrupts,
             ):
                 yield spark, progress
         except (KeyboardInterrupt, Py4JError, PySparkException, ArrowException) as error:
@@ -105,11 +106,28 @@ class _Interrupts:
 
     def __init__(self) -> None:
         self.happened = False
+        self._is_deferred = False
         self._before: Any = None
+
+    @contextmanager
+    def deferred(self) -> Iterator[None]:
+        """Let the first SIGINT raise KeyboardInterrupt at the end, and another one at once.
+
+        If the start of Java is interrupted, Java prints a stack trace and stays. A cluster may let it wait for long.
+        """
+        with self:
+            self._is_deferred = True
+            try:
+                yield
+            finally:
+                self._is_deferred = False
+        if self.happened:
+            raise KeyboardInterrupt
 
     def __enter__(self) -> _Interrupts:
         if threading.current_thread() is threading.main_thread():
             self._before = signal.signal(signal.SIGINT, self._interrupt)
+        logging.getLogger().addFilter(_is_not_py4j)  # also for PySpark's own handler, which it sets when its context starts
         return self
 
     def __exit__(self, *_: object) -> None:
@@ -124,8 +142,9 @@ class _Interrupts:
         return summarise_spark_error(str(getattr(error, "java_exception", error)))  # Py4J's own text is a stack trace
 
     def _interrupt(self, *_: object) -> None:
-        self.happened = True
-        logging.getLogger().addFilter(_is_not_py4j)
+        is_first, self.happened = not self.happened, True
+        if self._is_deferred and is_first:
+            return
         logging.getLogger("py4j").setLevel(logging.CRITICAL)
         raise KeyboardInterrupt
 
@@ -155,4 +174,5 @@ def summarise_spark_error(text: str) -> str:
     if text.lstrip().startswith(f"[{NO_FILES}]"):
         return "SOURCE contains no files with messages: expected at least one file in the format that --format names"
     ours = re.findall(r"^(?:\w+\.)*(?:\w+Error): (.+)$", text, re.MULTILINE)
-    return str(ours[-1]) if ours else next((line for line in text.splitlines() if line.strip()), text)
+    first = next((line for line in text.splitlines() if line.strip()), text)
+    return str(ours[-1]) if ours else re.sub(r"^(?:\w+\.)+\w+(?:Exception|Error): ", "", first)

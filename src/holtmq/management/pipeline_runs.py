@@ -12,7 +12,9 @@ RunKey: TypeAlias = tuple[str, str]
 """Vhost and id."""
 MAX_RUNS = 200
 LOST_S = 60.0
-"""A job that runs announces itself more often than this."""
+"""A job that runs announces itself more often than this, unless it announces its steps only."""
+MAX_ROWS = 2**53
+"""The largest number that all readers of JSON represent exactly."""
 STATES = ("running", "finished", "failed", "interrupted")
 
 
@@ -35,10 +37,14 @@ class Run:
     updated_at: float
     lag: int | None = None
     """Messages that the job has not processed yet, if it knows their number."""
+    is_stepwise: bool = False
+    """Whether the job announces only its steps, each with its own rows, and no sign of life in between."""
 
     def state_at(self, now: float) -> str:
-        """Return the state, or "lost" if a running job has been silent for too long."""
-        return "lost" if self.state == "running" and now - self.updated_at > LOST_S else self.state
+        """Return the state. A running job that has announced nothing for a minute is "lost", or "silent" if it is stepwise."""
+        if self.state != "running" or now - self.updated_at <= LOST_S:
+            return self.state
+        return "silent" if self.is_stepwise else "lost"
 
 
 class Runs:
@@ -57,7 +63,8 @@ class Runs:
         if known is not None:
             if known.user != run.user:
                 raise NotAllowedError(f"the run {run.id!r} belongs to user {known.user!r}, got {run.user!r}")
-            run = replace(run, started_at=known.started_at)
+            rows = min(known.rows + run.rows, MAX_ROWS) if run.is_stepwise else run.rows
+            run = replace(run, started_at=known.started_at, rows=rows)
         elif len(self._runs) >= MAX_RUNS:
             self._forget_one()
         self._runs[key] = run

@@ -91,6 +91,8 @@ def drain(
     """
     require_classic(spark, "drain")
     names = _names(queue)
+    if not callable(write):
+        raise InvalidValueError(f"write must be a function of a DataFrame, got {write!r}")
     broker = BrokerOptions(
         url=url, user=user, password=password, password_env=password_env, password_file=password_file, ca_file=ca_file,
         cert_file=cert_file, key_file=key_file, verify=verify,

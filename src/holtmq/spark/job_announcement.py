@@ -16,6 +16,7 @@ from holtmq.client.address import Address, without_password
 from holtmq.client.broker_api import find_api
 from holtmq.client.http_api import HttpApi
 from holtmq.client.run_announcer import Announcement, RunAnnouncer
+from holtmq.client.stepwise_run import StepwiseRun
 from holtmq.errors import HoltmqError, InvalidValueError
 from holtmq.spark.amqp.amqp_options import BrokerOptions, QueueOptions
 
@@ -64,6 +65,26 @@ def announced_stream(
     return RunAnnouncer("stream", about, rows, _explain, lag)
 
 
+def batch_read(application: str, broker: BrokerOptions, queues: QueueOptions) -> StepwiseRun:
+    """Return the announcement of batch reads, which tell the driver only how many messages they will read."""
+    what = f"queues {queues}" if queues.queue is None else f"queue {queues.queue}"
+    return _stepwise(application, "read", broker, f"{without_password(broker.url)}, {what}", "")
+
+
+def sink_run(application: str, job: str, broker: BrokerOptions, exchange: str | None) -> StepwiseRun:
+    """Return the announcement of a sink: of batch writes, or of the micro-batches of a stream."""
+    place = without_password(broker.url)
+    source = "a stream" if job == "stream" else "a DataFrame"
+    return _stepwise(
+        application, job, broker, source, place if exchange is None else f"{place}, exchange {exchange or '(default)'}"
+    )
+
+
+def _stepwise(application: str, job: str, broker: BrokerOptions, source: str, target: str) -> StepwiseRun:
+    about = Announcement(finder(broker, broker.announce), source, target, Address.parse(broker.url).vhost)
+    return StepwiseRun(application, job, about)
+
+
 def files_of(messages: DataFrame) -> str:
     """Return what a job reads, as far as it can be said in a line."""
     files = messages.inputFiles()
@@ -83,6 +104,11 @@ def finder(broker: BrokerOptions, url: str | None) -> Callable[[], HttpApi | Non
         return None
     api = _api(url, broker)
     return None if api is None else lambda: api
+
+
+def require_announce(broker: BrokerOptions) -> None:
+    """Raise InvalidValueError if the option `announce` is neither the URL of an HTTP API nor nowhere."""
+    finder(broker, broker.announce)
 
 
 def api_of(broker: BrokerOptions) -> HttpApi | None:

@@ -43,7 +43,8 @@ class MessageColumns:
         hint = ", or pass exchange= if all messages go to one exchange" if what == "exchange" else ""
         raise InvalidValueError(
             f"the messages have no column {name!r} for the {what}: found the columns "
-            f"{', '.join(field.name for field in self._fields)}. Pass columns=Columns(…) with the right name{hint}"
+            f"{', '.join(field.name for field in self._fields)}. Pass columns=Columns(…) with the right name{hint}. "
+            "The commands have the options --key-column, --exchange-column and --headers-column"
         )
 
     def require_free(self, added: Iterable[str]) -> None:

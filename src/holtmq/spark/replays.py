@@ -15,10 +15,12 @@ from holtmq.client.publisher import RETRIES, WINDOW, ReceivedConfirms
 from holtmq.errors import InvalidValueError
 from holtmq.spark.amqp.amqp_options import BrokerOptions, PublishOptions
 from holtmq.spark.amqp.columns import RAW_COLUMNS, SCHEMA
+from holtmq.spark.amqp.message_encoder import require_message_columns
 from holtmq.spark.arguments import require_messages, require_type
 from holtmq.spark.deliveries import route
 from holtmq.spark.deprecated_names import OldToJson, accept_old_keywords
 from holtmq.spark.job_announcement import announced, files_of
+from holtmq.spark.message_columns import MessageColumns
 from holtmq.spark.publishing import publish_rows
 from holtmq.spark.times import message_time
 from holtmq.table import FieldValue
@@ -160,6 +162,8 @@ def replay(
         exchange=exchange, mandatory=mandatory, persistent=persistent and not exact, window=window, retries=retries,
         rate=rate // tasks if rate > 0 else rate, mark=replay_id, keep_numbers=exact,
     )  # fmt: skip
+    archive = _with_our_names(archive)
+    require_message_columns(archive.columns)
     selected = where.select(archive).select(*(name for name in archive.columns if name in SCHEMA.names))
     if exact:
         selected = _require_raw(selected)
@@ -169,6 +173,14 @@ def replay(
     ):
         confirms = publish_rows(selected.coalesce(tasks), broker, options)
     return ReplaySummary(replay_id, confirms)
+
+
+def _with_our_names(archive: DataFrame) -> DataFrame:
+    """Return the messages with our names for the columns that Spark finds by them."""
+    columns = MessageColumns.of(archive)
+    found = {name: columns.find(name) for name in SCHEMA.names}
+    renamed = {field.name: name for name, field in found.items() if field is not None and field.name != name}
+    return archive.withColumnsRenamed(renamed) if renamed else archive
 
 
 def _require_raw(messages: DataFrame) -> DataFrame:

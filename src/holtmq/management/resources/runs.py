@@ -12,12 +12,10 @@ from holtmq.broker.stream_queue import StreamQueue
 from holtmq.errors import InvalidValueError
 from holtmq.management.listing import Items
 from holtmq.management.operations import BodyFields, Call, Outcome, api, created
-from holtmq.management.pipeline_runs import STATES, Run
+from holtmq.management.pipeline_runs import MAX_ROWS, STATES, Run
 from holtmq.management.views import moment
 
 MAX_TEXT = 1000
-MAX_ROWS = 2**53
-"""The largest number that all readers of JSON represent exactly."""
 RUN = {
     "type": "object",
     "required": ["job", "state"],
@@ -30,6 +28,7 @@ RUN = {
         "rows": {"type": "integer"},
         "lag": {"type": "integer"},
         "error": {"type": "string"},
+        "stepwise": {"type": "boolean"},
     },
 }
 
@@ -45,7 +44,10 @@ def runs(call: Call) -> Items[Run]:
 
 @api.add("PUT", "/api/runs/{vhost}/{id}", body=RUN, answers={201: None, 204: None})
 def announce_run(call: Call) -> Outcome:
-    """Announce a run of a pipeline job, or its progress. The broker keeps the latest runs until it stops."""
+    """Announce a run of a pipeline job, or its progress. The broker keeps the latest runs until it stops.
+
+    A stepwise run announces only its steps: their rows are added up, and it is "silent" in between, not "lost".
+    """
     fields, now = call.fields(), time.time()
     state, rows = fields.text("state"), fields.integer("rows", 0)
     if state not in STATES:
@@ -57,6 +59,7 @@ def announce_run(call: Call) -> Outcome:
     run = Run(
         _short("id", call.path["id"]), call.vhost.name, call.caller.user.name, _text(fields, "job"), _text(fields, "input"),
         _text(fields, "output"), _text(fields, "queue") or None, rows, state, _text(fields, "error") or None, now, now, lag,
+        fields.flag("stepwise", default=False),
     )  # fmt: skip
     return created(is_new=call.runs.put(run))
 

@@ -15,8 +15,9 @@ from collections.abc import Mapping, Sequence
 from dataclasses import Field, dataclass, field, fields, replace
 from pathlib import Path
 from typing import Any, Literal, Self, TypeAlias
+from urllib.parse import urlsplit
 
-from holtmq.client.address import Address, Tls
+from holtmq.client.address import Address, Tls, without_password
 from holtmq.client.blocking_connection import BlockingConnection
 from holtmq.client.publisher import RETRIES, WINDOW
 from holtmq.errors import InvalidValueError
@@ -204,6 +205,10 @@ class QueueOptions(Options):
             raise InvalidValueError("option 'managementUrl' is only used with queuePattern: remove it")
         if self.queue_pattern is not None:
             _require_pattern(self.queue_pattern)
+        if self.management_url is not None:
+            _require_http(self.management_url)
+        if self.queue == "":
+            raise InvalidValueError("option 'queue' must be the name of a queue, got ''")
         if not all(self.named()) or len({*self.named()}) < len(self.named()):
             raise InvalidValueError(f"option 'queues' must be different names separated by commas, got {self.queues!r}")
 
@@ -238,6 +243,18 @@ def _require_pattern(pattern: str) -> None:
         raise InvalidValueError(
             f"option 'queuePattern' must be a regular expression such as 'orders-.*', got {pattern!r}: {error}"
         ) from error
+
+
+def _require_http(url: str) -> None:
+    try:
+        parts = urlsplit(url)
+    except ValueError:
+        parts = urlsplit("")
+    if parts.scheme not in ("http", "https") or not parts.hostname:
+        found = without_password(url)
+        raise InvalidValueError(
+            f"option 'managementUrl' must be the URL of an HTTP API such as http://127.0.0.1:15672, got {found!r}"
+        )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

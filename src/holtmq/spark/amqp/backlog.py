@@ -6,6 +6,21 @@ from holtmq.client.blocking_connection import BlockingConnection
 from holtmq.errors import HoltmqError
 from holtmq.spark.amqp.subscription import Subscription, ready_messages
 
+SILENCE_S = 60.0
+"""A queue that has messages and delivers none for this long is a stream queue, or another consumer has it for itself."""
+
+
+class SilentQueueError(HoltmqError):
+    """A queue has messages and does not deliver them."""
+
+    @classmethod
+    def of(cls, queue_has: str, ready: int, silence_s: float) -> SilentQueueError:
+        return cls(
+            f"{queue_has} {ready:,} messages, and delivered none for {silence_s:g} s. If it is a stream queue, say where to "
+            "start: with the option startingOffsets or, in a command, with --from. Otherwise another consumer is the only one "
+            "that gets messages: stop it"
+        )
+
 
 class Backlog:
     """Counts the messages that are ready. It keeps its connection, because a stream asks once per micro-batch."""

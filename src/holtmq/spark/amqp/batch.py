@@ -14,23 +14,18 @@ import pyarrow as pa
 from pyspark.sql.datasource import DataSourceReader, InputPartition
 
 from holtmq.client.blocking_connection import BlockingConnection
-from holtmq.errors import HoltmqError
 from holtmq.protocol.client_connection import Delivery
 from holtmq.spark.amqp.amqp_options import MAX_PREFETCH, BrokerOptions, ReadOptions, require_known
+from holtmq.spark.amqp.backlog import SILENCE_S, SilentQueueError
 from holtmq.spark.amqp.columns import RowEncoder
 from holtmq.spark.amqp.subscription import Subscription, ready_messages
 from holtmq.spark.amqp.task_output import without_traceback
+from holtmq.spark.job_announcement import batch_read
 from holtmq.wire import methods as wire
 
 BATCH_ROWS = 5_000
 BATCH_BYTES = 64 * 1024 * 1024
 IDLE_S = 0.2
-SILENCE_S = 60.0
-"""A queue that has messages and delivers none for this long is a stream queue, or another consumer has it for itself."""
-
-
-class SilentQueueError(HoltmqError):
-    """A queue has messages and does not deliver them."""
 
 
 class Share(InputPartition):
@@ -45,8 +40,9 @@ class Share(InputPartition):
 class QueueReader(DataSourceReader):
     """Reads queues. Spark calls `partitions` on the driver, once, and `read` on the executors, once per partition."""
 
-    def __init__(self, options: dict[str, str]) -> None:
+    def __init__(self, options: dict[str, str], application: str = "") -> None:
         require_known(options, BrokerOptions, ReadOptions)
+        self._application = application
         self._broker = BrokerOptions.parse(options)
         self._options = ReadOptions.parse(options)
 
@@ -60,6 +56,7 @@ class QueueReader(DataSourceReader):
         for queue, count in zip(queues, counts, strict=True):
             shares.append(Share(queue, min(count, left)))
             left -= shares[-1].count
+        batch_read(self._application, self._broker, self._options).announce("running", sum(share.count for share in shares))
         return shares
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
@@ -102,7 +99,4 @@ def _wait_for(connection: BlockingConnection, queue: str, wanted: int) -> None:
         if connection.deliveries or not (ready := ready_messages(connection, queue)):
             return
         if time.monotonic() > deadline and not connection.deliveries:
-            raise SilentQueueError(
-                f"queue {queue!r} has {ready:,} messages, and delivered none for {SILENCE_S:g} s. If it is a stream queue, set "
-                "the option startingOffsets. Otherwise another consumer is the only one that gets messages: stop it"
-            )
+            raise SilentQueueError.of(f"queue {queue!r} has", ready, SILENCE_S)

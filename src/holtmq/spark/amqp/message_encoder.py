@@ -9,12 +9,23 @@ from __future__ import annotations
 
 import base64
 import json
+from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from datetime import UTC, datetime
 from typing import Any
 
 import pyarrow as pa
-from pyspark.sql.types import BinaryType, MapType, NullType, StringType, StructField, StructType
+from pyspark.sql.types import (
+    BinaryType,
+    IntegralType,
+    MapType,
+    NullType,
+    StringType,
+    StructField,
+    StructType,
+    TimestampNTZType,
+    TimestampType,
+)
 
 from holtmq.client.publisher import Outgoing
 from holtmq.errors import HoltmqError, InvalidValueError
@@ -34,6 +45,7 @@ from holtmq.spark.amqp.encoded_properties import (
 from holtmq.spark.headers_json import read_headers
 from holtmq.wire.content import NAMES, PERSISTENT
 
+COLUMNS = frozenset({"exchange", "routing_key", "body", *NAMES, *DELIVERY_COLUMNS, *RAW_COLUMNS})
 _DELIVERY_MODE, _HEADERS = NAMES.index("delivery_mode"), NAMES.index("headers")
 
 
@@ -45,7 +57,9 @@ class MessageEncoder:
     """
 
     def __init__(self, schema: StructType, exchange: str | None, *, persistent: bool, mark: str | None = None) -> None:
+        schema = _with_our_names(schema)
         _require_columns(schema, exchange)
+        self._names = schema.names
         self._exchange = exchange
         self._persistent = persistent
         self._mark = None if mark is None else replay_mark(mark)
@@ -56,7 +70,8 @@ class MessageEncoder:
 
     def encode(self, batch: pa.RecordBatch) -> Iterator[Outgoing]:
         """Yield one message per row. Raise InvalidValueError for a row that cannot be published."""
-        columns = {name: batch.column(name).to_pylist() for name in batch.schema.names if name not in DELIVERY_COLUMNS}
+        given = zip(self._names, batch.columns, strict=True)
+        columns = {name: column.to_pylist() for name, column in given if name not in DELIVERY_COLUMNS}
         unset = [None] * batch.num_rows
         exchanges = columns["exchange"] if self._exchange is None else [self._exchange] * batch.num_rows
         keys = _keys(columns.get("routing_key"), columns.get(ROUTING_KEY_RAW))
@@ -139,17 +154,38 @@ def _headers(value: object) -> Mapping[str, Any] | bytes:
             raise InvalidValueError(f"headers must be JSON text, a map or a struct, got {type(value).__name__}")
 
 
-def _require_columns(schema: StructType, exchange: str | None) -> None:
-    names = set(schema.names)
-    if "body" not in names or names.isdisjoint(("routing_key", ROUTING_KEY_RAW)):
+def require_message_columns(names: Sequence[str]) -> None:
+    """Raise InvalidValueError if there are no columns with the key and the body of a message."""
+    if "body" not in names or {*names}.isdisjoint(("routing_key", ROUTING_KEY_RAW)):
         raise InvalidValueError(
-            f"messages to publish need the columns routing_key and body, found the columns {', '.join(schema.names)}"
+            f"messages to publish need the columns routing_key and body, found the columns {', '.join(names)}"
         )
+
+
+def _with_our_names(schema: StructType) -> StructType:
+    """Return the schema with the names of a message's columns in lower case. By default, Spark ignores the case of names.
+
+    The processes of a sink do not know the setting. Names that differ only in their case stay as they are.
+    """
+    counts = Counter(name.lower() for name in schema.names)
+    return StructType(
+        [
+            StructField(field.name.lower(), field.dataType)
+            if field.name.lower() in COLUMNS and counts[field.name.lower()] == 1
+            else field
+            for field in schema
+        ]
+    )
+
+
+def _require_columns(schema: StructType, exchange: str | None) -> None:
+    require_message_columns(schema.names)
+    names = set(schema.names)
     if exchange is None and "exchange" not in names:
         raise InvalidValueError(
             "no exchange to publish to: expected a column exchange, or the option exchange for all messages"
         )
-    unknown = sorted(names - {"exchange", "routing_key", "body", *NAMES, *DELIVERY_COLUMNS, *RAW_COLUMNS})
+    unknown = sorted(names - COLUMNS)
     if unknown:
         raise InvalidValueError(
             f"column {unknown[0]!r} is not a property of a message: drop it, or rename it to one of {', '.join(NAMES)}"
@@ -168,6 +204,12 @@ def _require_type(field: StructField) -> None:
         raise InvalidValueError(f"column 'body' must be binary or a string, {found}: cast it, or convert it with to_json")
     if field.name == "headers" and not (is_text or isinstance(field.dataType, MapType | StructType)):
         raise InvalidValueError(f"column 'headers' must be JSON text, a map or a struct, {found}: convert it with to_json")
+    if isinstance(field.dataType, MapType) and not isinstance(field.dataType.keyType, StringType):
+        raise InvalidValueError(f"column 'headers' must be a map with string keys, {found}: cast them first")
+    if field.name in ("priority", "delivery_mode") and not isinstance(field.dataType, IntegralType | NullType):
+        raise InvalidValueError(f"column {field.name!r} must be a whole number, {found}: cast it to int")
+    if field.name == "timestamp" and not isinstance(field.dataType, TimestampType | TimestampNTZType | NullType):
+        raise InvalidValueError(f"column 'timestamp' must be a timestamp, {found}: cast it first")
     if field.name in RAW_COLUMNS and not isinstance(field.dataType, BinaryType | NullType):
         raise InvalidValueError(
             f"column {field.name!r} must be binary, {found}: read the messages with read_archive, or drop the column"

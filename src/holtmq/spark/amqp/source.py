@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import uuid
 from typing import Any
 
 from pyspark.sql import SparkSession
@@ -9,7 +10,7 @@ from pyspark.sql.datasource import DataSource, DataSourceReader, DataSourceStrea
 from pyspark.sql.types import StructType
 
 from holtmq.errors import InvalidValueError
-from holtmq.spark.amqp.amqp_options import require_readable
+from holtmq.spark.amqp.amqp_options import BrokerOptions, require_readable
 from holtmq.spark.amqp.batch import QueueReader
 from holtmq.spark.amqp.columns import SCHEMA
 from holtmq.spark.amqp.offset_column import STREAM_SCHEMA
@@ -19,10 +20,17 @@ from holtmq.spark.amqp.stream_queue_follower import StreamQueueFollower
 from holtmq.spark.amqp.stream_queue_reader import StreamQueueReader
 from holtmq.spark.amqp.writer import BatchWriter, StreamWriter
 from holtmq.spark.connect import is_connect
+from holtmq.spark.job_announcement import require_announce
+
+APPLICATION = str(uuid.uuid4())
+"""What identifies this process, if it is an application."""
 
 
 class AmqpSource(DataSource):
     """Readers and writers for an AMQP broker. Spark creates them on the driver and sends them to the executors."""
+
+    application = ""
+    """What identifies an application. Spark runs a source in short-lived processes, which know it by this alone."""
 
     @classmethod
     def name(cls) -> str:
@@ -30,15 +38,14 @@ class AmqpSource(DataSource):
 
     def schema(self) -> StructType:
         """Return the columns. Spark asks for them in `load()`, where wrong options are therefore refused."""
-        if reads_streams(self.options):
-            require_offsets(self.options)
-            return STREAM_SCHEMA
-        require_readable(self.options)
-        return SCHEMA
+        is_for_streams = reads_streams(self.options)
+        (require_offsets if is_for_streams else require_readable)(self.options)
+        require_announce(BrokerOptions.parse(self.options))
+        return STREAM_SCHEMA if is_for_streams else SCHEMA
 
     def reader(self, schema: StructType) -> DataSourceReader:
         options = dict(self.options)
-        return StreamQueueReader(options) if reads_streams(options) else QueueReader(options)
+        return (StreamQueueReader if reads_streams(options) else QueueReader)(options, self.application)
 
     def streamReader(self, schema: StructType) -> DataSourceStreamReader:  # noqa: N802
         options = dict(self.options)
@@ -47,15 +54,18 @@ class AmqpSource(DataSource):
     def writer(self, schema: StructType, overwrite: bool) -> Any:  # noqa: FBT001
         if overwrite:
             raise InvalidValueError("published messages can't be overwritten: expected mode append, got overwrite")
-        return BatchWriter(dict(self.options), schema)
+        writer = BatchWriter(dict(self.options), schema, self.application)
+        writer.announce_start()
+        return writer
 
     def streamWriter(self, schema: StructType, overwrite: bool) -> Any:  # noqa: FBT001, N802
-        return StreamWriter(dict(self.options), schema)
+        return StreamWriter(dict(self.options), schema, self.application)
 
 
 def register_source(spark: SparkSession) -> None:
     """Add the format to a session, and make a classic session the active one of this thread. Runs on the driver."""
-    spark.dataSource.register(AmqpSource)
+    # a class without a module is sent to the processes with its attributes
+    spark.dataSource.register(type("ApplicationSource", (AmqpSource,), {"application": APPLICATION, "__module__": "__main__"}))
     if is_connect(spark):
         return
     java = spark.sparkContext._jvm

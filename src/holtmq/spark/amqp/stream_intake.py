@@ -8,7 +8,7 @@ from datetime import UTC, datetime, timedelta
 
 from holtmq.errors import HoltmqError
 from holtmq.spark.amqp.amqp_options import StreamOptions
-from holtmq.spark.amqp.backlog import Backlog
+from holtmq.spark.amqp.backlog import SILENCE_S, Backlog, SilentQueueError
 from holtmq.spark.amqp.ledger import Ledger
 from holtmq.spark.amqp.receiver import Receiver
 from holtmq.spark.amqp.spool import Spool
@@ -36,6 +36,7 @@ class Intake:
         self._receivers: list[Receiver] = []
         self._target: int | None = None
         """Total number of messages to read, or None for a stream without end."""
+        self._silent_since: float | None = None
         if options.keeps_spool and options.spool is not None:
             self.spool = Spool(options.spool)
         else:
@@ -91,10 +92,21 @@ class Intake:
         return end if end > last else None
 
     def expects_more(self) -> bool:
-        """Return whether messages will come before the end of the stream. Without an end nobody waits for them."""
+        """Return whether messages will come before the end of the stream. Without an end nobody waits for them.
+
+        Raise SilentQueueError if the queues have messages, and none comes for a minute.
+        """
         if not self._missing():
             return False
-        return not self._is_quiet() or bool(self._backlog.ready() or self.ledger.fresh_rows)
+        if not self._is_quiet() or self.ledger.fresh_rows:
+            self._silent_since = None
+            return True
+        ready = self._backlog.ready()
+        now = time.monotonic()
+        self._silent_since = self._silent_since or now
+        if ready and now - self._silent_since > SILENCE_S:
+            raise SilentQueueError.of(f"the queues {self._subscription} have", ready, SILENCE_S)
+        return bool(ready)
 
     def metrics(self, after: int) -> StreamMetrics:
         """Return what the stream has done, and what is left after segment `after`."""

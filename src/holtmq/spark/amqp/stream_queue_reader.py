@@ -16,19 +16,24 @@ from holtmq.spark.amqp.range_reader import RangeReader, report_loss
 from holtmq.spark.amqp.remote_stream import RemoteStream
 from holtmq.spark.amqp.subscription import Subscription
 from holtmq.spark.amqp.task_output import without_traceback
+from holtmq.spark.job_announcement import batch_read
 
 
 class StreamQueueReader(DataSourceReader):
     """Reads stream queues. Spark calls `partitions` on the driver, once, and `read` on the executors, once per partition."""
 
-    def __init__(self, options: dict[str, str]) -> None:
+    def __init__(self, options: dict[str, str], application: str = "") -> None:
         require_known(options, BrokerOptions, RangeOptions)
+        self._application = application
         self._broker = BrokerOptions.parse(options)
         self._options = RangeOptions.parse(options)
 
     def partitions(self) -> list[OffsetRange]:
         """Return the ranges to read. What is published later is not included."""
-        return split_ranges(self.ranges(), self._options.min_partitions)
+        ranges = self.ranges()
+        rows = sum(each.end - each.start for each in ranges)
+        batch_read(self._application, self._broker, self._options).announce("running", rows)
+        return split_ranges(ranges, self._options.min_partitions)
 
     def ranges(self) -> list[OffsetRange]:
         """Return what to read of each stream now: one range for each, which may be empty. Runs on the driver."""

@@ -17,6 +17,7 @@ from holtmq.routing import Router
 from holtmq.spark.arguments import require_messages, require_place, require_topology
 from holtmq.spark.comparison import count_signatures
 from holtmq.spark.deliveries import route
+from holtmq.spark.message_columns import MessageColumns, quote_name
 from holtmq.spark.packed_topology import PackedTopology
 from holtmq.spark.reports.outcome import KeyVolume, Overlap, Report, Series, Volume
 from holtmq.spark.route_outcome import matched_bindings
@@ -83,7 +84,8 @@ def report(
     require_columns(columns)
     router = Router(topology, vhost)
     signature = Signature.of(messages, columns, exchange, RoutingInputs.of(router))
-    size = F.octet_length(messages[body]) if body in messages.columns else F.lit(0)
+    found = MessageColumns.of(messages).find(body)
+    size = F.octet_length(messages[quote_name(found.name)]) if found is not None else F.lit(0)
     total_bytes = F.coalesce(F.sum(size), F.lit(0)).cast("long")
     time = message_time(messages)
     counted = count_signatures(messages, signature, exchange, total_bytes.alias("bytes"))

@@ -5,7 +5,7 @@ import { Failure, Table, Tag } from "../parts.js";
 import { bytes, count, duration, moment, rate } from "../format.js";
 
 const HEADING = { margin: "1rem 0 .6rem" };
-const STATE_KINDS = { running: "on", finished: "", failed: "bad", interrupted: "bad", lost: "bad" };
+const STATE_KINDS = { running: "on", finished: "", failed: "bad", interrupted: "bad", lost: "bad", silent: "" };
 
 const runColumns = [
   { label: "Job", show: (each) => html`${each.job}<div class="quiet small">${each.user}, ${each.vhost}</div>` },
