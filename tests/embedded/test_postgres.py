@@ -558,6 +558,36 @@ def test_no_put_pop_or_settlement_reads_the_whole_queue_even_if_it_was_planned_w
 # Durability
 
 
+NOTE_COMMITS = """
+CREATE TABLE commits (waits_for_disk TEXT);
+CREATE FUNCTION note_commit() RETURNS trigger LANGUAGE plpgsql
+AS 'BEGIN INSERT INTO commits VALUES (current_setting(''synchronous_commit'')); RETURN NULL; END';
+CREATE CONSTRAINT TRIGGER note AFTER INSERT OR UPDATE OR DELETE ON deliveries DEFERRABLE INITIALLY DEFERRED
+FOR EACH ROW EXECUTE FUNCTION note_commit();
+"""
+
+
+def test_puts_and_acknowledgements_wait_for_the_disk_and_pops_do_not(url: str) -> None:
+    with holtmq.open(url) as mq:
+        queue = mq.queue("q")
+        with mq.database.lock() as connection:
+            connection.run(NOTE_COMMITS)
+
+        def settings() -> list[object]:
+            with mq.database.lock() as connection:
+                return [setting for (setting,) in connection.fetch("DELETE FROM commits RETURNING waits_for_disk")]
+
+        for _ in range(3):
+            queue.put("m", "k.1")
+        assert settings() == ["on"] * 3
+        messages = [queue.pop(), queue.pop("k.*"), *queue.pop_many(1)]
+        assert settings() == ["off"] * 3
+        for message in messages:
+            assert message is not None
+            message.ack()
+        assert settings() == ["on"] * 3
+
+
 def test_a_pop_within_a_transaction_does_not_make_it_forgettable(url: str) -> None:
     with holtmq.open(url) as mq:
         queue = mq.queue("q")

@@ -109,8 +109,10 @@ class PostgresMessageStore:
     def claim_first(self, queue_id: int, now_ms: int, lease_until: int) -> StoredMessage | None:
         """Lock the first message, unless one is to be released before it, or it has expired. A transaction of its own."""
 
+        is_alone = not self._database.is_in_transaction
+
         def claim(connection: PostgresConnection) -> list[tuple[Any, ...]]:
-            return connection.fetch(SQL["claim_first"], queue_id, now_ms, lease_until, not self._database.is_in_transaction)
+            return connection.fetch(SQL["claim_first"], queue_id, now_ms, lease_until, is_alone)
 
         rows = self._database.alone(claim, is_safe=True)  # if the answer is lost, the lease expires
         return self._verified(queue_id, StoredMessage(*rows[0][:-1])) if rows else None
