@@ -26,6 +26,7 @@ from holtmq.errors import (
     StoreUnknownError,
     StoreVersionError,
 )
+from holtmq.store.postgres import table_sweeper
 from tests.cutting_proxy import CuttingProxy, cutting_proxy
 from tests.deadline import PATIENCE_S, eventually
 from tests.embedded.test_processes import in_child, in_children, numbers, say
@@ -556,6 +557,37 @@ def test_no_put_pop_or_settlement_reads_the_whole_queue_even_if_it_was_planned_w
 
 
 # Durability
+
+
+VACUUMS = "SELECT vacuum_count FROM pg_stat_user_tables WHERE schemaname = $1 AND relname = 'deliveries'"
+
+
+def test_acknowledged_messages_make_room_without_waiting_for_autovacuum(url: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(table_sweeper, "SWEEP_AFTER", 100)
+    with holtmq.open(url) as mq:
+        queue = mq.queue("q")
+        queue.put_many([("m", "k")] * 100)
+        queue.ack_many(queue.pop_many(100))
+
+        def vacuums() -> object:
+            with mq.database.lock() as connection:
+                return connection.fetch(VACUUMS, schema_of(url))[0][0]
+
+        eventually(lambda: vacuums() == 1, "the server to have vacuumed")
+
+
+def test_a_large_table_is_left_to_autovacuum(url: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(table_sweeper, "SWEEP_AFTER", 100)
+    monkeypatch.setattr(table_sweeper, "LARGEST_BYTES", 0)
+    with holtmq.open(url) as mq:
+        queue = mq.queue("q")
+        queue.put_many([("m", "k")] * 100)
+        queue.ack_many(queue.pop_many(100))
+        sweep = next((thread for thread in threading.enumerate() if thread.name == "holtmq-sweeper"), None)
+        if sweep is not None:
+            sweep.join(PATIENCE_S)
+        with mq.database.lock() as connection:
+            assert connection.fetch(VACUUMS, schema_of(url)) == [(0,)]
 
 
 NOTE_COMMITS = """

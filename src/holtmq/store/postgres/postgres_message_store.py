@@ -265,6 +265,7 @@ class PostgresMessageStore:
             gone = connection.fetch(SQL["remove_mine"], queue_id, ids, attempts)
             self._free(connection, gone)
             mine.update(map(itemgetter(0), gone))
+        self._database.note_removed(len(mine))
         return mine
 
     def give_back_mine(self, connection: PostgresConnection, queue_id: int, locked: Iterable[tuple[int, int]]) -> None:
@@ -321,6 +322,7 @@ class PostgresMessageStore:
         ((removed, shared),) = connection.fetch(SQL["delete"], queue_id, list(map(int, states)), settled_before_ms)
         if shared:
             connection.change(SQL["free"], shared)
+        self._database.note_removed(removed)
         return int(removed)
 
     def forget_done(self, connection: PostgresConnection, queue_id: int, settled_before_ms: int) -> None:
