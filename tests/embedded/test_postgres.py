@@ -556,6 +556,21 @@ def test_no_put_pop_or_settlement_reads_the_whole_queue_even_if_it_was_planned_w
         assert {number: rows for number, rows in enumerate(read) if rows > 100} == {}
 
 
+@pytest.mark.parametrize("known", [1, 60])  # few keys are looked up, many are compared with the first messages
+def test_a_pattern_that_was_used_before_finds_the_keys_that_another_process_has_added(url: str, known: int) -> None:
+    with holtmq.open(url) as mq, holtmq.open(url) as other:
+        queue = mq.queue("q")
+        queue.put_many([("m", f"k.{n}") for n in range(known)])
+        for n in range(known):
+            message = queue.pop("k.*")
+            assert message is not None
+            assert message.routing_key == f"k.{n}"
+        other.queue("q").put("first", "k.new")
+        queue.put("second", "k.0")
+        found = [queue.pop("k.*"), queue.pop("k.*"), queue.pop("k.*")]
+        assert [message and message.body for message in found] == [b"first", b"second", None]
+
+
 # Durability
 
 

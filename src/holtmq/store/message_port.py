@@ -57,8 +57,8 @@ class MessageStorePort(Protocol):
     def next_due(self, queue_id: int) -> int | None:
         """Return when the next delayed message becomes ready, or the next lease expires."""
 
-    def claim_first(self, queue_id: int, now_ms: int, lease_until: int) -> StoredMessage | None:
-        """Lock the first message, if that is all there is to do. A power cut may undo it."""
+    def claim_first(self, queue_id: int, patterns: Sequence[str] | None, now_ms: int, lease_until: int) -> StoredMessage | None:
+        """Lock the first message that matches, if that is all there is to do. A power cut may undo it."""
 
     def claim(
         self,

@@ -106,13 +106,24 @@ class PostgresMessageStore:
         with self._database.lock() as connection:
             return connection.fetch(SQL["next_due"], queue_id)[0][0]  # type: ignore[no-any-return]
 
-    def claim_first(self, queue_id: int, now_ms: int, lease_until: int) -> StoredMessage | None:
-        """Lock the first message, unless one is to be released before it, or it has expired. A transaction of its own."""
+    def claim_first(self, queue_id: int, patterns: Sequence[str] | None, now_ms: int, lease_until: int) -> StoredMessage | None:
+        """Lock the first message, unless one is to be released before it, or it has expired. A transaction of its own.
 
-        is_alone = not self._database.is_in_transaction
+        With patterns, the first message whose key matches one of them, if they were used before and there are no newer keys.
+        """
+        pattern = None if patterns is None else self._keys.known(patterns)
+        if patterns is not None and (pattern is None or not pattern.key_ids):
+            return None
+        values = (queue_id, now_ms, lease_until, not self._database.is_in_transaction)
 
         def claim(connection: PostgresConnection) -> list[tuple[Any, ...]]:
-            return connection.fetch(SQL["claim_first"], queue_id, now_ms, lease_until, is_alone)
+            if pattern is None:
+                return connection.fetch(SQL["claim_first"], *values)
+            if len(pattern.key_ids) < MANY_KEYS:
+                return connection.fetch(SQL["claim_first_with_keys"], *values, pattern.seen_to, pattern.as_json)
+            first = connection.fetch(SQL["ready_in_order"], queue_id, LOOK_STEPS[0], 0)
+            found = [message_id for message_id, key_id in first if key_id in pattern.as_set]
+            return connection.fetch(SQL["claim_first_among"], *values, pattern.seen_to, found) if found else []
 
         rows = self._database.alone(claim, is_safe=True)  # if the answer is lost, the lease expires
         return self._verified(queue_id, StoredMessage(*rows[0][:-1])) if rows else None

@@ -42,13 +42,34 @@ WITH head AS (
     SELECT message_id FROM deliveries
     WHERE queue_id = $1 AND state = 0 AND NOT EXISTS (SELECT FROM deliveries WHERE queue_id = $1 AND due_at <= $2)
     ORDER BY priority DESC, message_id LIMIT 1 FOR UPDATE SKIP LOCKED
-), locked AS (
-    UPDATE deliveries SET state = 1, attempts = attempts + 1, due_at = $3, locked_at = $2
-    WHERE message_id = (SELECT message_id FROM head) AND queue_id = $1 AND (expires_at IS NULL OR expires_at >= $2)
-    RETURNING *
-)
-SELECT {columns}, CASE WHEN $4 THEN set_config('synchronous_commit', 'off', true) END
-FROM locked {joins};
+){claimed};
+
+-- name: claim_first_with_keys
+-- The same for the first message with one of some keys, unless there are newer keys, which may match as well.
+WITH head AS (
+    SELECT message_id FROM deliveries
+    WHERE message_id = ANY (ARRAY (
+        SELECT heads.message_id FROM json_array_elements_text($6::json) AS wanted (key_id)
+        CROSS JOIN LATERAL (
+            SELECT message_id, priority FROM deliveries
+            WHERE -queue_id = -$1::bigint AND state = 0 AND key_id = wanted.key_id::bigint
+            ORDER BY priority DESC, message_id LIMIT 8
+        ) AS heads
+        ORDER BY heads.priority DESC, heads.message_id LIMIT 8
+    )) AND queue_id = $1 AND state + 0 = 0 AND NOT EXISTS (SELECT FROM deliveries WHERE queue_id = $1 AND due_at <= $2)
+        AND (SELECT max(id) FROM routing_keys) <= $5
+    ORDER BY priority DESC, message_id LIMIT 1 FOR UPDATE SKIP LOCKED
+){claimed};
+
+-- name: claim_first_among
+-- The same for the first of some messages, which were found by looking at the keys that there were.
+WITH head AS (
+    SELECT message_id FROM deliveries
+    WHERE message_id = ANY ($6::bigint[]) AND queue_id = $1 AND state + 0 = 0
+        AND NOT EXISTS (SELECT FROM deliveries WHERE queue_id = $1 AND due_at <= $2)
+        AND (SELECT max(id) FROM routing_keys) <= $5
+    ORDER BY priority DESC, message_id LIMIT 1 FOR UPDATE SKIP LOCKED
+){claimed};
 
 -- name: ready
 -- The first ready messages that no other transaction is about to lock. They are locked until the end of this one.

@@ -253,8 +253,10 @@ class SqliteMessageStore:
         with self._database.lock() as connection:
             return connection.execute(query, (queue_id,)).fetchone()[0]  # type: ignore[no-any-return]
 
-    def claim_first(self, queue_id: int, now_ms: int, lease_until: int) -> StoredMessage | None:
-        """Lock the first message, if it is indexed as ready and none is to be released before it."""
+    def claim_first(self, queue_id: int, patterns: Sequence[str] | None, now_ms: int, lease_until: int) -> StoredMessage | None:
+        """Lock the first message, if it is indexed as ready and none is to be released before it. Not with patterns."""
+        if patterns is not None:
+            return None
         with self._database.lazy_transaction() as connection:
             with reading_damaged_text(connection):
                 row = connection.execute(READ_FIRST, (queue_id, now_ms)).fetchone()
