@@ -556,6 +556,16 @@ def test_no_put_pop_or_settlement_reads_the_whole_queue_even_if_it_was_planned_w
         assert {number: rows for number, rows in enumerate(read) if rows > 100} == {}
 
 
+@pytest.mark.parametrize("overflow", ["drop-head", "reject-publish"])
+def test_a_limited_queue_is_counted_once_by_a_put_and_never_by_a_pop(url: str, overflow: str) -> None:
+    with holtmq.open(url) as mq:
+        queue = mq.declare_queue("q", max_length=2000, arguments={"x-overflow": overflow})
+        queue.put_many([("m", "k")] * 1000)
+        assert 1000 <= rows_read(mq, lambda: queue.put("m", "k")) < 1100
+        assert rows_read(mq, queue.pop) < 100
+        assert rows_read(mq, lambda: queue.pop_many(2)) < 100
+
+
 @pytest.mark.parametrize("known", [1, 60])  # few keys are looked up, many are compared with the first messages
 def test_a_pattern_that_was_used_before_finds_the_keys_that_another_process_has_added(url: str, known: int) -> None:
     with holtmq.open(url) as mq, holtmq.open(url) as other:

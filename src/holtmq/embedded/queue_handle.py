@@ -396,9 +396,10 @@ class QueueHandle:
         """Return the first message, if that is all there is to do (benchmarks/embedded.py).
 
         In a file, messages that are not indexed yet come after those that are, unless the queue has priorities. A queue that
-        was deleted meanwhile has none: its id is not used again.
+        was deleted meanwhile has none: its id is not used again. Only a put that drops the oldest must not meet a pop.
         """
-        if rules.limits_length or (rules.max_priority and not self.database.is_remote):
+        drops_head = rules.limits_length and rules.overflow == "drop-head"
+        if drops_head or ((rules.limits_length or rules.max_priority) and not self.database.is_remote):
             return None
         refuse_unsupported(self.name, rules)
         now = self._owner.now_ms()
@@ -436,10 +437,13 @@ class QueueHandle:
 
     def _release_due(self, connection: Connection, queue_id: int, rules: QueueRules) -> int:
         now = self._owner.now_ms()
-        for message_id in self._messages.release_due(connection, queue_id, now, rules.delivery_limit):
+        released, exhausted = self._messages.release_due(connection, queue_id, now, rules.delivery_limit)
+        for message_id in exhausted:
             self._owner.intake.bury(connection, self.name, message_id, "delivery_limit", now)
-        if rules.limits_length:
-            self._owner.intake.drop_excess(connection, self.name, now)  # delayed messages may have become available
+        if rules.limits_length and released:
+            self._owner.intake.drop_excess(connection, self.name, now)
+        elif rules.limits_length:
+            self._owner.database.serialize(queue_id)  # else a put that finds the oldest locked would drop the next one
         return now
 
     def _settle(self, connection: Connection, queue_id: int, message: Message, state: DeliveryState) -> None:

@@ -33,6 +33,8 @@ class PostgresMessageStore:
     def __init__(self, database: PostgresDatabase, keys: RoutingKeys) -> None:
         self._database = database
         self._keys = keys
+        self._measured: dict[int, tuple[int, int, int]] = {}
+        """By queue: its measure, and the number of statements that had been executed when it was true."""
 
     def append_alone(self, message: NewMessage, queue_id: int, now_ms: int, versions: tuple[int, int]) -> int | None:
         """Put a message into a queue, as a transaction of its own. Return None if the topology or the keys have changed."""
@@ -96,10 +98,16 @@ class PostgresMessageStore:
     def index_arrivals(self, connection: PostgresConnection) -> None:
         """Do nothing: a put indexes its message."""
 
-    def release_due(self, connection: PostgresConnection, queue_id: int, now_ms: int, delivery_limit: int | None) -> list[int]:
-        """Make delayed messages and those with an expired lease ready. Return the ids of those over the delivery limit."""
+    def release_due(
+        self, connection: PostgresConnection, queue_id: int, now_ms: int, delivery_limit: int | None
+    ) -> tuple[int, list[int]]:
+        """Make delayed messages and those with an expired lease ready.
+
+        Return their number, and the ids of those over the delivery limit.
+        """
         limit = delivery_limit if delivery_limit is not None else 2**31 - 1
-        return [message_id for (message_id,) in connection.fetch(SQL["release_due"], queue_id, now_ms, limit)]
+        released = connection.fetch(SQL["release_due"], queue_id, now_ms, limit)
+        return len(released), [message_id for message_id, is_exhausted in released if is_exhausted]
 
     def next_due(self, queue_id: int) -> int | None:
         """Return when the next delayed message becomes ready, or the next lease expires."""
@@ -242,15 +250,20 @@ class PostgresMessageStore:
 
         Until the transaction ends, no other process changes a queue after it has measured it.
         """
-        self._database.serialize(queue_id)
-        ((count, size),) = connection.fetch(SQL["measure"], queue_id)
+        at, count, size = self._measured.get(queue_id, (-1, 0, 0))
+        if at != connection.executed:
+            self._database.serialize(queue_id)
+            ((count, size),) = connection.fetch(SQL["measure"], queue_id)
+            self._measured[queue_id] = connection.executed, count, size
         return count, size
 
     def remember_measure(self, connection: PostgresConnection, queue_id: int, count: int, size: int) -> None:
-        """Do nothing: other processes change the queue."""
+        """Do nothing: the next transaction measures again, because other processes change the queue."""
 
     def grow_measure(self, connection: PostgresConnection, queue_id: int, count: int, size: int) -> None:
-        """Do nothing: other processes change the queue."""
+        """Add messages to a measure that was taken in this transaction, before the caller added just these messages."""
+        _, known_count, known_size = self._measured[queue_id]
+        self._measured[queue_id] = connection.executed, known_count + count, known_size + size
 
     def forget(self) -> None:
         """Do nothing: nothing is kept in memory."""

@@ -112,7 +112,7 @@ WHERE message_id = ANY (ARRAY ({in_states})) AND queue_id = $1 AND ($3::bigint I
 ORDER BY message_id LIMIT $4;
 
 -- name: release_due
--- Make delayed messages and those with an expired lease ready. Return those that were locked too often.
+-- Make delayed messages and those with an expired lease ready. Return them, and whether they were locked too often.
 WITH due AS (
     SELECT message_id, state FROM deliveries WHERE queue_id = $1 AND due_at <= $2 FOR UPDATE SKIP LOCKED
 ), released AS (
@@ -120,7 +120,7 @@ WITH due AS (
     WHERE message_id = ANY (ARRAY (SELECT message_id FROM due)) AND queue_id = $1
     RETURNING message_id, attempts
 )
-SELECT message_id FROM released JOIN due USING (message_id) WHERE due.state = 1 AND attempts > $3;
+SELECT message_id, due.state = 1 AND attempts > $3 FROM released JOIN due USING (message_id);
 
 -- name: next_due
 SELECT min(due_at) FROM deliveries WHERE queue_id = $1 AND due_at IS NOT NULL;
