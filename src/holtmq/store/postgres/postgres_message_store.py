@@ -284,13 +284,14 @@ class PostgresMessageStore:
 
     def remove_all_mine(self, connection: PostgresConnection, queue_id: int, locked: Sequence[tuple[int, int]]) -> set[int]:
         """Remove messages (id, attempts) that the caller has locked. Return the ids of those that it had locked."""
-        mine: set[int] = set()
-        for ids, attempts in _in_parts(locked):
-            gone = connection.fetch(SQL["remove_mine"], queue_id, ids, attempts)
-            self._free(connection, gone)
-            mine.update(map(itemgetter(0), gone))
-        self._database.note_removed(len(mine))
-        return mine
+        if len(locked) == 1:
+            gone = connection.fetch(SQL["remove_one_mine"], queue_id, *locked[0])
+        else:
+            parts = [connection.fetch(SQL["remove_mine"], queue_id, *part) for part in _in_parts(locked)]
+            gone = [row for part in parts for row in part]
+        self._free(connection, gone)
+        self._database.note_removed(len(gone))
+        return set(map(itemgetter(0), gone))
 
     def give_back_mine(self, connection: PostgresConnection, queue_id: int, locked: Iterable[tuple[int, int]]) -> None:
         """Make messages that the caller has locked (id, attempts) ready again, as if they had not been claimed."""

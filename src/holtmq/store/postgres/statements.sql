@@ -144,6 +144,13 @@ SELECT DISTINCT queue_id FROM deliveries WHERE (CASE WHEN state = 0 THEN expires
 -- name: next_expiry
 SELECT min(CASE WHEN state = 0 THEN expires_at END) FROM deliveries WHERE (CASE WHEN state = 0 THEN expires_at END) >= $1;
 
+-- name: remove_one_mine
+-- As `remove_mine`, in two thirds of the time: most acknowledgements are of one message.
+WITH gone AS (
+    DELETE FROM deliveries WHERE message_id = $2 AND queue_id = $1 AND state = 1 AND attempts = $3 RETURNING message_id, is_shared
+){freed}
+SELECT message_id, is_shared FROM gone;
+
 -- name: remove_mine
 -- Remove messages that the caller has locked. Return them, and whether `messages` has their content.
 WITH gone AS (
