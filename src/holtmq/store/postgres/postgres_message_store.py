@@ -25,6 +25,10 @@ from holtmq.store.sql.keys import KeyPattern, RoutingKeys
 SQL = load("statements.sql")
 LOOK_STEPS = (10, 40, 160, 640, 2560)
 """Ready messages that are looked at, in order, before each key is looked up."""
+FIRST_STEPS = LOOK_STEPS[:3]
+"""Those that are looked at before a transaction begins, in which it all starts again."""
+AMONG = 8
+"""Messages of which a statement claims the first that no other process is about to lock."""
 TRIES = (4, 64, 1024)
 """How many times as many messages are looked up as are wanted, because other processes may be about to lock the first ones."""
 
@@ -129,8 +133,7 @@ class PostgresMessageStore:
                 return connection.fetch(SQL["claim_first"], *values)
             if len(pattern.key_ids) < MANY_KEYS:
                 return connection.fetch(SQL["claim_first_with_keys"], *values, pattern.seen_to, pattern.as_json)
-            first = connection.fetch(SQL["ready_in_order"], queue_id, LOOK_STEPS[0], 0)
-            found = [message_id for message_id, key_id in first if key_id in pattern.as_set]
+            found, _ = self._scan_ready(connection, queue_id, pattern, AMONG, FIRST_STEPS)
             return connection.fetch(SQL["claim_first_among"], *values, pattern.seen_to, found) if found else []
 
         rows = self._database.alone(claim, is_safe=True)  # if the answer is lost, the lease expires
@@ -191,11 +194,11 @@ class PostgresMessageStore:
         return [row[0] for row in connection.fetch(SQL["ready_with_keys"], pattern.as_json, queue_id, limit)]
 
     def _scan_ready(
-        self, connection: PostgresConnection, queue_id: int, pattern: KeyPattern, limit: int
+        self, connection: PostgresConnection, queue_id: int, pattern: KeyPattern, limit: int, steps: Sequence[int] = LOOK_STEPS
     ) -> tuple[list[int], bool]:
         """Look at the first ready messages. Return those that match, and whether there are no others."""
         seen = 0
-        for step in LOOK_STEPS:
+        for step in steps:
             number = max(step, limit)
             rows = connection.fetch(SQL["ready_in_order"], queue_id, number, seen)
             found = [message_id for message_id, key_id in rows if key_id in pattern.as_set]
