@@ -1,4 +1,4 @@
-"""The embedded queue on PostgreSQL beside its peers, in one run: python -m benchmarks.postgres [--quick] [--soak MINUTES]
+"""The embedded queue on PostgreSQL beside its peers, in one run: python -m benchmarks.postgres
 
 procrastinate and pgqueuer do the same work on the same server, which syncs each commit (`synchronous_commit=on`). Workers are
 processes; they begin and end together. Prints tables for benchmarks/README.md.
@@ -36,6 +36,8 @@ FLOOR = "(PostgreSQL: a bare INSERT, a bare DELETE)"
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--quick", action="store_true", help="a tenth of the sizes, to see that it runs")
+    parser.add_argument("--rounds", type=int, default=ROUNDS, help="rounds of which the best counts (default: %(default)s)")
+    parser.add_argument("--only", choices=("rates", "alone", "growth"), help="measure only this")
     parser.add_argument("--soak", type=float, default=0.0, metavar="MINUTES", help="put, pop and acknowledge for so long")
     options = parser.parse_args()
     scale = 10 if options.quick else 1
@@ -43,15 +45,18 @@ def main() -> None:
         if options.soak:
             soak(server.url("soak"), options.soak * 60)
             return
-        print_rates(compare(server, scale))
-        print_alone(server, scale)
-        print_growth(server, scale)
+        if options.only in (None, "rates"):
+            print_rates(compare(server, scale, 1 if options.quick else options.rounds))
+        if options.only in (None, "alone"):
+            print_alone(server, scale)
+        if options.only in (None, "growth"):
+            print_growth(server, scale)
 
 
-def compare(server: Postgres, scale: int) -> dict[tuple[str, int, str], float]:
+def compare(server: Postgres, scale: int, rounds: int) -> dict[tuple[str, int, str], float]:
     """Messages per second, the best of several rounds: by work, number of workers and library."""
     found: dict[tuple[str, int, str], float] = {}
-    for turn in range(1 if scale > 1 else ROUNDS):
+    for turn in range(rounds):
         for workers in (1, MANY):
             count = (2_000 if workers == 1 else 8_000) // scale
             for name, library in LIBRARIES.items():

@@ -26,6 +26,7 @@ from holtmq.errors import (
     StoreUnknownError,
     StoreVersionError,
 )
+from holtmq.store.postgres import table_sweeper
 from tests.cutting_proxy import CuttingProxy, cutting_proxy
 from tests.deadline import PATIENCE_S, eventually
 from tests.embedded.test_processes import in_child, in_children, numbers, say
@@ -555,7 +556,93 @@ def test_no_put_pop_or_settlement_reads_the_whole_queue_even_if_it_was_planned_w
         assert {number: rows for number, rows in enumerate(read) if rows > 100} == {}
 
 
+@pytest.mark.parametrize("overflow", ["drop-head", "reject-publish"])
+def test_a_limited_queue_is_counted_once_by_a_put_and_never_by_a_pop(url: str, overflow: str) -> None:
+    with holtmq.open(url) as mq:
+        queue = mq.declare_queue("q", max_length=2000, arguments={"x-overflow": overflow})
+        queue.put_many([("m", "k")] * 1000)
+        assert 1000 <= rows_read(mq, lambda: queue.put("m", "k")) < 1100
+        assert rows_read(mq, queue.pop) < 100
+        assert rows_read(mq, lambda: queue.pop_many(2)) < 100
+
+
+@pytest.mark.parametrize("known", [1, 60])  # few keys are looked up, many are compared with the first messages
+def test_a_pattern_that_was_used_before_finds_the_keys_that_another_process_has_added(url: str, known: int) -> None:
+    with holtmq.open(url) as mq, holtmq.open(url) as other:
+        queue = mq.queue("q")
+        queue.put_many([("m", f"k.{n}") for n in range(known)])
+        for n in range(known):
+            message = queue.pop("k.*")
+            assert message is not None
+            assert message.routing_key == f"k.{n}"
+        other.queue("q").put("first", "k.new")
+        queue.put("second", "k.0")
+        found = [queue.pop("k.*"), queue.pop("k.*"), queue.pop("k.*")]
+        assert [message and message.body for message in found] == [b"first", b"second", None]
+
+
 # Durability
+
+
+VACUUMS = "SELECT vacuum_count FROM pg_stat_user_tables WHERE schemaname = $1 AND relname = 'deliveries'"
+
+
+def test_acknowledged_messages_make_room_without_waiting_for_autovacuum(url: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(table_sweeper, "SWEEP_AFTER", 100)
+    with holtmq.open(url) as mq:
+        queue = mq.queue("q")
+        queue.put_many([("m", "k")] * 100)
+        queue.ack_many(queue.pop_many(100))
+
+        def vacuums() -> object:
+            with mq.database.lock() as connection:
+                return connection.fetch(VACUUMS, schema_of(url))[0][0]
+
+        eventually(lambda: vacuums() == 1, "the server to have vacuumed")
+
+
+def test_a_large_table_is_left_to_autovacuum(url: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(table_sweeper, "SWEEP_AFTER", 100)
+    monkeypatch.setattr(table_sweeper, "LARGEST_BYTES", 0)
+    with holtmq.open(url) as mq:
+        queue = mq.queue("q")
+        queue.put_many([("m", "k")] * 100)
+        queue.ack_many(queue.pop_many(100))
+        sweep = next((thread for thread in threading.enumerate() if thread.name == "holtmq-sweeper"), None)
+        if sweep is not None:
+            sweep.join(PATIENCE_S)
+        with mq.database.lock() as connection:
+            assert connection.fetch(VACUUMS, schema_of(url)) == [(0,)]
+
+
+NOTE_COMMITS = """
+CREATE TABLE commits (waits_for_disk TEXT);
+CREATE FUNCTION note_commit() RETURNS trigger LANGUAGE plpgsql
+AS 'BEGIN INSERT INTO commits VALUES (current_setting(''synchronous_commit'')); RETURN NULL; END';
+CREATE CONSTRAINT TRIGGER note AFTER INSERT OR UPDATE OR DELETE ON deliveries DEFERRABLE INITIALLY DEFERRED
+FOR EACH ROW EXECUTE FUNCTION note_commit();
+"""
+
+
+def test_puts_and_acknowledgements_wait_for_the_disk_and_pops_do_not(url: str) -> None:
+    with holtmq.open(url) as mq:
+        queue = mq.queue("q")
+        with mq.database.lock() as connection:
+            connection.run(NOTE_COMMITS)
+
+        def settings() -> list[object]:
+            with mq.database.lock() as connection:
+                return [setting for (setting,) in connection.fetch("DELETE FROM commits RETURNING waits_for_disk")]
+
+        for _ in range(3):
+            queue.put("m", "k.1")
+        assert settings() == ["on"] * 3
+        messages = [queue.pop(), queue.pop("k.*"), *queue.pop_many(1)]
+        assert settings() == ["off"] * 3
+        for message in messages:
+            assert message is not None
+            message.ack()
+        assert settings() == ["on"] * 3
 
 
 def test_a_pop_within_a_transaction_does_not_make_it_forgettable(url: str) -> None:

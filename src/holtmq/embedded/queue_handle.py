@@ -381,8 +381,8 @@ class QueueHandle:
         owner = self._owner
         queue_id, rules = owner.queue_of(self.name)
         with owner.database.lazy_transaction() as connection:
-            if most == 1 and patterns is None:
-                first = self._claim_first(connection, queue_id, rules, lease_s)
+            if most == 1:
+                first = self._claim_first(connection, queue_id, rules, patterns, lease_s)
                 if first is not None:
                     return [first]
             if not owner.database.is_nested:
@@ -390,17 +390,20 @@ class QueueHandle:
             owner.catch_up()
             return self._claim_any(most, patterns, lease_s, keeps_retried_apart=keeps_retried_apart)
 
-    def _claim_first(self, connection: Connection, queue_id: int, rules: QueueRules, lease_s: float) -> Message | None:
+    def _claim_first(
+        self, connection: Connection, queue_id: int, rules: QueueRules, patterns: list[str] | None, lease_s: float
+    ) -> Message | None:
         """Return the first message, if that is all there is to do (benchmarks/embedded.py).
 
-        Messages that are not indexed yet come after those that are, in a queue without priorities. A queue that was deleted
-        meanwhile has none: its id is not used again.
+        In a file, messages that are not indexed yet come after those that are, unless the queue has priorities. A queue that
+        was deleted meanwhile has none: its id is not used again. Only a put that drops the oldest must not meet a pop.
         """
-        if rules.max_priority or rules.limits_length:
+        drops_head = rules.limits_length and rules.overflow == "drop-head"
+        if drops_head or ((rules.limits_length or rules.max_priority) and not self.database.is_remote):
             return None
         refuse_unsupported(self.name, rules)
         now = self._owner.now_ms()
-        stored = self._messages.claim_first(queue_id, now, now + round(lease_s * 1000))
+        stored = self._messages.claim_first(queue_id, patterns, now, now + round(lease_s * 1000))
         if stored is None or stored.state == DeliveryState.DAMAGED:
             return None
         if is_expired(stored.expires_at, now):
@@ -434,10 +437,13 @@ class QueueHandle:
 
     def _release_due(self, connection: Connection, queue_id: int, rules: QueueRules) -> int:
         now = self._owner.now_ms()
-        for message_id in self._messages.release_due(connection, queue_id, now, rules.delivery_limit):
+        released, exhausted = self._messages.release_due(connection, queue_id, now, rules.delivery_limit)
+        for message_id in exhausted:
             self._owner.intake.bury(connection, self.name, message_id, "delivery_limit", now)
-        if rules.limits_length:
-            self._owner.intake.drop_excess(connection, self.name, now)  # delayed messages may have become available
+        if rules.limits_length and released:
+            self._owner.intake.drop_excess(connection, self.name, now)
+        elif rules.limits_length:
+            self._owner.database.serialize(queue_id)  # else a put that finds the oldest locked would drop the next one
         return now
 
     def _settle(self, connection: Connection, queue_id: int, message: Message, state: DeliveryState) -> None:

@@ -51,14 +51,17 @@ class MessageStorePort(Protocol):
     def index_arrivals(self, connection: Any) -> None:
         """Create the deliveries of messages that were only appended so far."""
 
-    def release_due(self, connection: Any, queue_id: int, now_ms: int, delivery_limit: int | None) -> list[int]:
-        """Make delayed messages and those with an expired lease ready. Return the ids of those over the delivery limit."""
+    def release_due(self, connection: Any, queue_id: int, now_ms: int, delivery_limit: int | None) -> tuple[int, list[int]]:
+        """Make delayed messages and those with an expired lease ready.
+
+        Return their number, and the ids of those over the delivery limit.
+        """
 
     def next_due(self, queue_id: int) -> int | None:
         """Return when the next delayed message becomes ready, or the next lease expires."""
 
-    def claim_first(self, queue_id: int, now_ms: int, lease_until: int) -> StoredMessage | None:
-        """Lock the first message, if that is all there is to do. A power cut may undo it."""
+    def claim_first(self, queue_id: int, patterns: Sequence[str] | None, now_ms: int, lease_until: int) -> StoredMessage | None:
+        """Lock the first message that matches, if that is all there is to do. A power cut may undo it."""
 
     def claim(
         self,

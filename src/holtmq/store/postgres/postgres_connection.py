@@ -59,6 +59,8 @@ class PostgresConnection:
         self._begin = begin
         self.pending: str | None = None
         """The command that begins the transaction, until there is a statement."""
+        self.executed = 0
+        """Statements that were executed, at most. What was read is no longer sure to be true when the number has changed."""
 
     @property
     def is_open(self) -> bool:
@@ -110,7 +112,8 @@ class PostgresConnection:
         return cursor
 
     def begun(self) -> psycopg.Connection[Any]:
-        """Return the connection, in the transaction if there is one."""
+        """Return the connection for a statement, in the transaction if there is one."""
+        self.executed += 1
         if self.pending is not None:
             self._begin("")
         assert self._raw is not None

@@ -41,6 +41,7 @@ from holtmq.store.postgres.postgres_connection import PostgresConnection, Postgr
 from holtmq.store.postgres.postgres_errors import is_lost, translated
 from holtmq.store.postgres.statements import SCHEMA
 from holtmq.store.postgres.statements import translated as with_names
+from holtmq.store.postgres.table_sweeper import TableSweeper
 from holtmq.store.records import Durability
 from holtmq.store.sql.shared_commit import SharedCommits
 
@@ -130,6 +131,7 @@ class PostgresDatabase:
         self._connection = PostgresConnection(self._begin)
         self._readers: list[PostgresReader] = []
         self._pulse = PostgresReader(self._open)
+        self._sweeper = TableSweeper(self._open)
         self._heard_at: float | None = None
         """When the pulse was answered last."""
         self._epoch: int | None = None
@@ -393,6 +395,10 @@ class PostgresDatabase:
             for table in ("deliveries", "messages", "routing_keys", "key_segments", "log_chunks", "log_slices"):
                 connection.run(f"VACUUM {table}")
 
+    def note_removed(self, number: int) -> None:
+        """Count messages that the holder of the lock has removed: after some thousand, their space is made available again."""
+        self._sweeper.note_removed(number)
+
     def close(self) -> None:
         with self._lock:
             if self._is_closed:
@@ -403,6 +409,7 @@ class PostgresDatabase:
             self._is_closed = True
             self._connection.close()
             self._pulse.close()
+            self._sweeper.close()
             for reader in self._readers:
                 reader.close()
 
@@ -601,12 +608,13 @@ class PostgresDatabase:
 
     def _renew_after_fork(self) -> None:
         """Leave the connections to the parent, whose session would end if they were closed here."""
-        for raw in (self._connection.replace(None), self._listener):
+        for raw in (self._connection.replace(None), self._listener, self._sweeper.raw):
             if raw is not None and not raw.closed:
                 nowhere = os.open(os.devnull, os.O_RDWR)
                 os.dup2(nowhere, raw.fileno())
                 os.close(nowhere)
         self._listener = self._announcer = None
+        self._sweeper = TableSweeper(self._open)
         self._connection.pending = None
         self._lock = threading.RLock()
         self._depth, self._writer = 0, None

@@ -25,6 +25,10 @@ from holtmq.store.sql.keys import KeyPattern, RoutingKeys
 SQL = load("statements.sql")
 LOOK_STEPS = (10, 40, 160, 640, 2560)
 """Ready messages that are looked at, in order, before each key is looked up."""
+FIRST_STEPS = LOOK_STEPS[:3]
+"""Those that are looked at before a transaction begins, in which it all starts again."""
+AMONG = 8
+"""Messages of which a statement claims the first that no other process is about to lock."""
 TRIES = (4, 64, 1024)
 """How many times as many messages are looked up as are wanted, because other processes may be about to lock the first ones."""
 
@@ -33,6 +37,8 @@ class PostgresMessageStore:
     def __init__(self, database: PostgresDatabase, keys: RoutingKeys) -> None:
         self._database = database
         self._keys = keys
+        self._measured: dict[int, tuple[int, int, int]] = {}
+        """By queue: its measure, and the number of statements that had been executed when it was true."""
 
     def append_alone(self, message: NewMessage, queue_id: int, now_ms: int, versions: tuple[int, int]) -> int | None:
         """Put a message into a queue, as a transaction of its own. Return None if the topology or the keys have changed."""
@@ -96,21 +102,39 @@ class PostgresMessageStore:
     def index_arrivals(self, connection: PostgresConnection) -> None:
         """Do nothing: a put indexes its message."""
 
-    def release_due(self, connection: PostgresConnection, queue_id: int, now_ms: int, delivery_limit: int | None) -> list[int]:
-        """Make delayed messages and those with an expired lease ready. Return the ids of those over the delivery limit."""
+    def release_due(
+        self, connection: PostgresConnection, queue_id: int, now_ms: int, delivery_limit: int | None
+    ) -> tuple[int, list[int]]:
+        """Make delayed messages and those with an expired lease ready.
+
+        Return their number, and the ids of those over the delivery limit.
+        """
         limit = delivery_limit if delivery_limit is not None else 2**31 - 1
-        return [message_id for (message_id,) in connection.fetch(SQL["release_due"], queue_id, now_ms, limit)]
+        released = connection.fetch(SQL["release_due"], queue_id, now_ms, limit)
+        return len(released), [message_id for message_id, is_exhausted in released if is_exhausted]
 
     def next_due(self, queue_id: int) -> int | None:
         """Return when the next delayed message becomes ready, or the next lease expires."""
         with self._database.lock() as connection:
             return connection.fetch(SQL["next_due"], queue_id)[0][0]  # type: ignore[no-any-return]
 
-    def claim_first(self, queue_id: int, now_ms: int, lease_until: int) -> StoredMessage | None:
-        """Lock the first message, unless one is to be released before it, or it has expired. A transaction of its own."""
+    def claim_first(self, queue_id: int, patterns: Sequence[str] | None, now_ms: int, lease_until: int) -> StoredMessage | None:
+        """Lock the first message, unless one is to be released before it, or it has expired. A transaction of its own.
+
+        With patterns, the first message whose key matches one of them, if they were used before and there are no newer keys.
+        """
+        pattern = None if patterns is None else self._keys.known(patterns)
+        if patterns is not None and (pattern is None or not pattern.key_ids):
+            return None
+        values = (queue_id, now_ms, lease_until, not self._database.is_in_transaction)
 
         def claim(connection: PostgresConnection) -> list[tuple[Any, ...]]:
-            return connection.fetch(SQL["claim_first"], queue_id, now_ms, lease_until, not self._database.is_in_transaction)
+            if pattern is None:
+                return connection.fetch(SQL["claim_first"], *values)
+            if len(pattern.key_ids) < MANY_KEYS:
+                return connection.fetch(SQL["claim_first_with_keys"], *values, pattern.seen_to, pattern.as_json)
+            found, _ = self._scan_ready(connection, queue_id, pattern, AMONG, FIRST_STEPS)
+            return connection.fetch(SQL["claim_first_among"], *values, pattern.seen_to, found) if found else []
 
         rows = self._database.alone(claim, is_safe=True)  # if the answer is lost, the lease expires
         return self._verified(queue_id, StoredMessage(*rows[0][:-1])) if rows else None
@@ -170,11 +194,11 @@ class PostgresMessageStore:
         return [row[0] for row in connection.fetch(SQL["ready_with_keys"], pattern.as_json, queue_id, limit)]
 
     def _scan_ready(
-        self, connection: PostgresConnection, queue_id: int, pattern: KeyPattern, limit: int
+        self, connection: PostgresConnection, queue_id: int, pattern: KeyPattern, limit: int, steps: Sequence[int] = LOOK_STEPS
     ) -> tuple[list[int], bool]:
         """Look at the first ready messages. Return those that match, and whether there are no others."""
         seen = 0
-        for step in LOOK_STEPS:
+        for step in steps:
             number = max(step, limit)
             rows = connection.fetch(SQL["ready_in_order"], queue_id, number, seen)
             found = [message_id for message_id, key_id in rows if key_id in pattern.as_set]
@@ -229,15 +253,20 @@ class PostgresMessageStore:
 
         Until the transaction ends, no other process changes a queue after it has measured it.
         """
-        self._database.serialize(queue_id)
-        ((count, size),) = connection.fetch(SQL["measure"], queue_id)
+        at, count, size = self._measured.get(queue_id, (-1, 0, 0))
+        if at != connection.executed:
+            self._database.serialize(queue_id)
+            ((count, size),) = connection.fetch(SQL["measure"], queue_id)
+            self._measured[queue_id] = connection.executed, count, size
         return count, size
 
     def remember_measure(self, connection: PostgresConnection, queue_id: int, count: int, size: int) -> None:
-        """Do nothing: other processes change the queue."""
+        """Do nothing: the next transaction measures again, because other processes change the queue."""
 
     def grow_measure(self, connection: PostgresConnection, queue_id: int, count: int, size: int) -> None:
-        """Do nothing: other processes change the queue."""
+        """Add messages to a measure that was taken in this transaction, before the caller added just these messages."""
+        _, known_count, known_size = self._measured[queue_id]
+        self._measured[queue_id] = connection.executed, known_count + count, known_size + size
 
     def forget(self) -> None:
         """Do nothing: nothing is kept in memory."""
@@ -258,12 +287,14 @@ class PostgresMessageStore:
 
     def remove_all_mine(self, connection: PostgresConnection, queue_id: int, locked: Sequence[tuple[int, int]]) -> set[int]:
         """Remove messages (id, attempts) that the caller has locked. Return the ids of those that it had locked."""
-        mine: set[int] = set()
-        for ids, attempts in _in_parts(locked):
-            gone = connection.fetch(SQL["remove_mine"], queue_id, ids, attempts)
-            self._free(connection, gone)
-            mine.update(map(itemgetter(0), gone))
-        return mine
+        if len(locked) == 1:
+            gone = connection.fetch(SQL["remove_one_mine"], queue_id, *locked[0])
+        else:
+            parts = [connection.fetch(SQL["remove_mine"], queue_id, *part) for part in _in_parts(locked)]
+            gone = [row for part in parts for row in part]
+        self._free(connection, gone)
+        self._database.note_removed(len(gone))
+        return set(map(itemgetter(0), gone))
 
     def give_back_mine(self, connection: PostgresConnection, queue_id: int, locked: Iterable[tuple[int, int]]) -> None:
         """Make messages that the caller has locked (id, attempts) ready again, as if they had not been claimed."""
@@ -319,6 +350,7 @@ class PostgresMessageStore:
         ((removed, shared),) = connection.fetch(SQL["delete"], queue_id, list(map(int, states)), settled_before_ms)
         if shared:
             connection.change(SQL["free"], shared)
+        self._database.note_removed(removed)
         return int(removed)
 
     def forget_done(self, connection: PostgresConnection, queue_id: int, settled_before_ms: int) -> None:

@@ -37,6 +37,16 @@ IN_STATES = """
     WHERE queue_id = $1 AND settled_at IS NOT NULL AND state > 1 AND state <> 5 AND state = ANY ($2::smallint[])
 """
 """The messages of a queue in some states, found through the index that has each of them."""
+CLAIMED = f"""
+, locked AS (
+    UPDATE deliveries SET state = 1, attempts = attempts + 1, due_at = $3, locked_at = $2
+    WHERE message_id = (SELECT message_id FROM head) AND queue_id = $1 AND (expires_at IS NULL OR expires_at >= $2)
+    RETURNING *
+)
+SELECT {COLUMNS}, CASE WHEN $4 THEN set_config('synchronous_commit', 'off', true) END
+FROM locked {JOINS}
+"""
+"""Locks the message of `head`, and returns it."""
 MINE = """
 message_id = ANY ($2::bigint[]) AND queue_id = $1 AND state = 1
     AND attempts = ($3::integer[])[array_position($2::bigint[], message_id)]
@@ -64,6 +74,7 @@ def load(name: str) -> dict[str, str]:
         .replace("{freed}", FREED.strip())
         .replace("{in_states}", IN_STATES.strip())
         .replace("{mine}", MINE.strip())
+        .replace("{claimed}", CLAIMED.strip())
         for key, text in zip(parts[::2], parts[1::2], strict=True)
     }  # fmt: skip
 

@@ -68,6 +68,14 @@ class RoutingKeys:
                 found.take(sorted(candidates), newest)
         return found
 
+    def known(self, patterns: Sequence[str]) -> KeyPattern | None:
+        """Return the keys that were found last time, without looking for newer ones."""
+        name = tuple(patterns)
+        found = self._patterns.get(name)
+        if found is not None:
+            self._patterns.move_to_end(name)
+        return found
+
     def forget(self) -> None:
         """Clear the cache, after a rollback or after keys were removed."""
         self.ids.clear()

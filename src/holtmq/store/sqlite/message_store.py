@@ -231,21 +231,26 @@ class SqliteMessageStore:
             connection.execute(INDEX_ARRIVALS, (indexed_to,))
             connection.execute(MARK_INDEXED, (newest, indexed_to))
 
-    def release_due(self, connection: sqlite3.Connection, queue_id: int, now_ms: int, delivery_limit: int | None) -> list[int]:
-        """Make delayed messages and those with an expired lease ready. Return the ids of those over the delivery limit."""
+    def release_due(
+        self, connection: sqlite3.Connection, queue_id: int, now_ms: int, delivery_limit: int | None
+    ) -> tuple[int, list[int]]:
+        """Make delayed messages and those with an expired lease ready.
+
+        Return their number, and the ids of those over the delivery limit.
+        """
         due = connection.execute("SELECT 1 FROM deliveries WHERE queue_id = ? AND due_at <= ? LIMIT 1", (queue_id, now_ms))
         if due.fetchone() is None:
-            return []
+            return 0, []
         exhausted = connection.execute(
             "SELECT message_id FROM deliveries WHERE queue_id = ? AND due_at <= ? AND state = 1 AND attempts > ?",
             (queue_id, now_ms, delivery_limit if delivery_limit is not None else 2**62),
         ).fetchall()
-        connection.execute(
+        released = connection.execute(
             "UPDATE deliveries SET state = 0, due_at = NULL, locked_at = NULL WHERE queue_id = ? AND due_at <= ?",
             (queue_id, now_ms),
-        )
+        ).rowcount
         connection.execute(CHANGE_ORDER)
-        return [message_id for (message_id,) in exhausted]
+        return released, [message_id for (message_id,) in exhausted]
 
     def next_due(self, queue_id: int) -> int | None:
         """Return when the next delayed message becomes ready, or the next lease expires."""
@@ -253,8 +258,10 @@ class SqliteMessageStore:
         with self._database.lock() as connection:
             return connection.execute(query, (queue_id,)).fetchone()[0]  # type: ignore[no-any-return]
 
-    def claim_first(self, queue_id: int, now_ms: int, lease_until: int) -> StoredMessage | None:
-        """Lock the first message, if it is indexed as ready and none is to be released before it."""
+    def claim_first(self, queue_id: int, patterns: Sequence[str] | None, now_ms: int, lease_until: int) -> StoredMessage | None:
+        """Lock the first message, if it is indexed as ready and none is to be released before it. Not with patterns."""
+        if patterns is not None:
+            return None
         with self._database.lazy_transaction() as connection:
             with reading_damaged_text(connection):
                 row = connection.execute(READ_FIRST, (queue_id, now_ms)).fetchone()
