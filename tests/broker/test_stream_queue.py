@@ -15,7 +15,7 @@ from holtmq.broker.chores import Chores
 from holtmq.broker.definitions_import import import_definitions
 from holtmq.broker.memory import MESSAGE_BYTES, UNACKNOWLEDGED_BYTES
 from holtmq.broker.stream_queue import StreamQueue
-from holtmq.errors import DefinitionsError, NotImplementedByBrokerError, PreconditionFailedError, ResourceError
+from holtmq.errors import DefinitionsError, NotImplementedByBrokerError, PreconditionFailedError
 from holtmq.queueing.stream_rules import StreamRules
 from holtmq.steps import complete
 from holtmq.table import FieldValue
@@ -502,16 +502,21 @@ def test_a_read_error_is_waited_out(
     assert reader.bodies == numbers(0, 1, 2)
 
 
-def test_a_time_that_cannot_be_looked_up_is_reported_to_the_consumer(
-    bench: Bench, client: Client, monkeypatch: pytest.MonkeyPatch
+def test_a_time_that_cannot_be_looked_up_is_looked_up_again(
+    bench: Bench, client: Client, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    monkeypatch.setattr(
-        "holtmq.store.sql.stream_log.StreamLog.find",
-        lambda *_: (_ for _ in ()).throw(sqlite3.OperationalError("disk I/O error")),
-    )
-    with pytest.raises(ResourceError, match="stream 's' in vhost '/' cannot be read"):
-        consume(bench, "1h")
-    assert stream(bench).consumers == []
+    publish(bench, client, 0, 3)
+    with monkeypatch.context() as patch, caplog.at_level(logging.ERROR):
+        patch.setattr(
+            "holtmq.store.sql.stream_log.StreamLog.find",
+            lambda *_: (_ for _ in ()).throw(sqlite3.OperationalError("disk I/O error")),
+        )
+        reader = consume(bench, "1h")
+    assert reader.bodies == []
+    assert "cannot read messages of queue 's'" in caplog.text
+    bench.turn(1000)
+    bench.turn()
+    assert reader.bodies == numbers(0, 1, 2)
 
 
 def test_damage_is_skipped(bench: Bench, client: Client) -> None:

@@ -313,6 +313,30 @@ ssize_t pwrite(int file, const void *data, size_t size, off_t offset) {
     return name ? write_watched(file, name, data, size, offset, 0) : syscall(SYS_pwrite64, file, data, size, offset);
 }
 ssize_t pwrite64(int file, const void *data, size_t size, off64_t offset) { return pwrite(file, data, size, offset); }
+ssize_t pwritev(int file, const struct iovec *data, int count, off_t offset) {
+    const char *name = watched(file);
+    if (name == NULL)
+        return syscall(SYS_pwritev, file, data, count, offset, 0);
+    ssize_t total = 0;
+    for (int i = 0; i < count; i++) {
+        ssize_t done = write_watched(file, name, data[i].iov_base, data[i].iov_len, offset + total, 0);
+        if (done < 0)
+            return total > 0 ? total : done;
+        total += done;
+        if ((size_t)done < data[i].iov_len)
+            break;
+    }
+    return total;
+}
+ssize_t pwritev64(int file, const struct iovec *data, int count, off64_t offset) { return pwritev(file, data, count, offset); }
+
+int posix_fallocate(int file, off_t offset, off_t size) {
+    if (watched(file) && take_space(file, offset + size) > 0)
+        return ENOSPC;
+    return syscall(SYS_fallocate, file, 0, offset, size) == 0 ? 0 : errno;
+}
+int posix_fallocate64(int file, off64_t offset, off64_t size) { return posix_fallocate(file, offset, size); }
+
 ssize_t writev(int file, const struct iovec *data, int count) {
     return sent(file, syscall(SYS_writev, file, data, count), data, count);
 }

@@ -102,7 +102,9 @@ class BenchHandler(Recorder):
     def carry_out(self, channel: ServerChannel, method: Method) -> None:
         target = self._session.channels[channel.number]
         if isinstance(method, wire.BasicGet):
-            reply, content = get_message(target, method)
+            got = get_message(target, method)
+            assert got is not None, "a store in memory is read at once"
+            reply, content = got
             if content is None:
                 channel.send(reply)
             else:

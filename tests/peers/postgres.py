@@ -28,10 +28,13 @@ _schemas = count(1)
 class Postgres:
     """A server with its data in a folder."""
 
-    def __init__(self, folder: Path, port: int, settings: Mapping[str, str]) -> None:
+    def __init__(
+        self, folder: Path, port: int, settings: Mapping[str, str], environment: Mapping[str, str] | None = None
+    ) -> None:
         self.folder = folder
         self.port = port
         self._settings = settings
+        self._environment = environment
 
     @property
     def data(self) -> Path:
@@ -82,7 +85,8 @@ class Postgres:
         as_user = {"user": SYSTEM_USER, "group": SYSTEM_USER, "extra_groups": []} if os.geteuid() == 0 else {}
         with (self.folder / "output").open("ab") as output:
             subprocess.run(
-                command, stdout=output, stderr=output, cwd=self.folder, timeout=TIMEOUT_S, check=True, **as_user  # type: ignore[call-overload]
+                command, stdout=output, stderr=output, cwd=self.folder, timeout=TIMEOUT_S, check=True,
+                env=self._environment, **as_user,  # type: ignore[call-overload]
             )  # fmt: skip
 
 
@@ -111,8 +115,17 @@ def postgres_folder() -> Iterator[Path]:
 def running_postgres(settings: Mapping[str, str] = QUICK) -> Iterator[Postgres]:
     """A server with a new database while the block runs."""
     POSTGRES.program()
-    with postgres_folder() as folder, reserve_port() as reserved:
-        server = Postgres(folder, port_of(reserved), settings)
+    with postgres_folder() as folder, running_postgres_in(folder, settings) as server:
+        yield server
+
+
+@contextmanager
+def running_postgres_in(
+    folder: Path, settings: Mapping[str, str] = QUICK, environment: Mapping[str, str] | None = None
+) -> Iterator[Postgres]:
+    """The same in a folder from `postgres_folder`, with environment variables for the server."""
+    with reserve_port() as reserved:
+        server = Postgres(folder, port_of(reserved), settings, environment)
         server.create()
         server.start()
         try:

@@ -58,7 +58,7 @@ def test_acknowledgements_that_are_committed_while_a_page_is_read_are_kept(journ
     messages = stored(journal, queue_id, 6)
     request = journal.request_page(queue_id, 0, 3, 100, 100)
     journal.hold()
-    page = journal.fetch_beside(request)  # it has the chunk as it is now
+    page = journal.fetch(request)  # it has the chunk as it is now
     while messages:
         acknowledged = messages.pop(0)
         if acknowledged.id <= 3:
@@ -85,7 +85,7 @@ def test_a_page_shows_what_is_committed_only(journal: BatchJournal) -> None:
     assert journal.begin()
     complete(journal.write())
     journal.hold()
-    page = journal.fetch_beside(journal.request_page(queue_id, 0, 0, 100, 100))
+    page = journal.fetch(journal.request_page(queue_id, 0, 0, 100, 100))
     journal.commit()
     assert [message.id for message in journal.attach(page).messages] == [1, 2]
     journal.release()

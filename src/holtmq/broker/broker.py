@@ -23,13 +23,13 @@ from holtmq.broker.confirms import Confirms
 from holtmq.broker.containment import InternalErrors
 from holtmq.broker.lane import Lane
 from holtmq.broker.memory import DEFAULT_LIMIT, MemoryBudget
-from holtmq.broker.page_reads import PageReads
 from holtmq.broker.publication import Destination
 from holtmq.broker.queue import READ_AGAIN_MS, MessageQueue
 from holtmq.broker.queued_message import Restorer
 from holtmq.broker.revocation import enforce_rights
 from holtmq.broker.served_queue import ServedQueue
 from holtmq.broker.session import Session
+from holtmq.broker.store_reads import StoreReads
 from holtmq.broker.traffic import Churn
 from holtmq.broker.transaction import Transaction
 from holtmq.broker.vhost import VirtualHost
@@ -70,7 +70,7 @@ class Broker:
         self.churn = Churn()
         self.internal_errors = InternalErrors()
         self.chores = Chores(self.internal_errors)
-        self.reads = PageReads(journal)
+        self.reads = StoreReads()
         self.vhosts: dict[str, VirtualHost] = {}
         self.sessions: defaultdict[str, set[Session]] = defaultdict(set)
         """Open sessions, by the name of their user."""

@@ -4,16 +4,19 @@ from __future__ import annotations
 
 import secrets
 from collections import deque
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
+from functools import partial
 from itertools import chain, count, repeat
 from typing import TYPE_CHECKING, NamedTuple, TypeAlias
 
+from holtmq.broker.chores import Chore
 from holtmq.broker.confirms import Confirms
 from holtmq.broker.consumer import Consumer
 from holtmq.broker.declarer import Declarer
 from holtmq.broker.fan_out import FanOut
 from holtmq.broker.ports import NoOutlet, Outlet
 from holtmq.broker.publication import Destination, Publication
+from holtmq.broker.queue import Contents, MessageQueue, contents_of
 from holtmq.broker.queued_message import Origin, QueuedMessage
 from holtmq.broker.reply import REPLY_QUEUE, ReplyDestination
 from holtmq.broker.served_queue import ServedQueue
@@ -25,20 +28,19 @@ from holtmq.errors import (
     NotAllowedError,
     NotImplementedByBrokerError,
     PreconditionFailedError,
+    StoreError,
 )
 from holtmq.queueing.terms import parse_expiration
 from holtmq.routing.matcher import NO_HEADERS
 from holtmq.routing.route import NO_ENTRIES, Entry, Route
 from holtmq.routing.router import routing_keys
 from holtmq.steps import Steps, complete
-from holtmq.store.stream_port import StreamMessage
 from holtmq.table import FieldValue, describe
 from holtmq.topology import DEFAULT_EXCHANGE
 from holtmq.wire.content import OVERHEAD_WITHOUT_PROPERTIES, Content, Properties, encode_properties, sizes_of
 from holtmq.wire.tables import join_table, split_table
 
 if TYPE_CHECKING:
-    from holtmq.broker.chores import Chore
     from holtmq.broker.session import Session
 
 
@@ -466,12 +468,18 @@ class Channel:
         self._next_tag += 1
 
     def get(self, queue_name: str, *, is_auto_ack: bool) -> Fetched | None:
+        """Return the next message of a queue, or None if there is none, or if it is being read from the store.
+
+        In the latter case, the queue `is_reading`, and `when_read` says when to try again.
+        """
         queue = self.declarer.readable_messages(queue_name, "basic.get")
         queue.use()
         messages = queue.take(1)
         self.vhost.wake(queue)
         flows = (self.outflow, queue.outflow)
         if not messages:
+            if queue.is_reading:
+                return None
             for flow in flows:
                 flow.fetched_in_vain += 1
             return None
@@ -491,14 +499,32 @@ class Channel:
             queue.hold(messages)
         return fetched
 
-    def read_stream(self, queue_name: str, offset: FieldValue, limit: int, most_bytes: int) -> Iterator[StreamMessage]:
-        """Yield messages of a stream from an offset on, which is one of a consumer's. They stay, and nothing is noted."""
+    def is_reading(self, queue_name: str) -> bool:
+        """Return whether the next message of a queue is being read from the store."""
+        return self.declarer.readable_messages(queue_name, "basic.get").is_reading
+
+    def when_read(self, queue_name: str, call: Callable[[], None]) -> None:
+        """Call a function when another `get` may return a message, unless the channel is closed. The client waits meanwhile."""
+        chore = Chore("getting a message", f"channel {self.number} of {self.session.user.name!r}", _nothing)
+        outlet = self.outlet
+
+        def go_on() -> None:
+            with self.broker.internal_errors.contain(chore.name, chore.subject):
+                if self.outlet is outlet:
+                    call()
+            chore.finish()  # if it waits again, the client has not been read in between
+
+        self.declarer.readable_messages(queue_name, "basic.get").when_read(go_on)
+        self.session.wait_for(chore)
+
+    def stream(self, queue_name: str) -> StreamQueue:
+        """Return a stream to read from, after a check of the user's permissions."""
         queue = self.declarer.readable_queue(queue_name)
         if not isinstance(queue, StreamQueue):
             raise PreconditionFailedError(
                 f"queue {queue.name!r} in vhost {self.vhost.name!r} has no offsets: expected a stream"
             )
-        return queue.read(offset, limit, most_bytes)
+        return queue
 
     def move(self, source_name: str, target_name: str, limit: int) -> int:
         """Move messages between queues, after a check of the user's permissions. Return their number."""
@@ -672,12 +698,14 @@ class Channel:
     def commit(self) -> None:
         """Apply the transaction in one batch of the journal, which is written to disk as a whole.
 
-        A large one is applied in steps. When these are done, the caller must call `require_committed`.
+        A large one is applied in steps. If messages are rejected whose contents must be read, it is applied when that is
+        done. In both cases, the caller must call `require_committed` when there is no `chore` any more.
         """
         transaction = self._require_transaction()
         self._has_rejected = False
-        if transaction.copies + transaction.settled_count > COMMITTED_AT_ONCE:
-            self.broker.committing.add(transaction)
+        if released := self._to_be_read(transaction):
+            self._commit_when_read(released)
+        elif transaction.copies + transaction.settled_count > COMMITTED_AT_ONCE:
             self._do_in_steps("committing a transaction", self._commit_all)
         else:
             self._unfinished.append(self._commit_all)
@@ -685,8 +713,40 @@ class Channel:
         if self.chore is None:
             self.require_committed()
 
+    def _to_be_read(self, transaction: Transaction) -> list[QueuedMessage]:
+        """Return the messages that may die in the transaction, and whose contents must be read before."""
+        if self._unfinished:
+            return []
+        return [
+            message
+            for deliveries, settlement in transaction.settlements
+            if settlement is not ACK
+            for message, queue, _ in deliveries.values()
+            if isinstance(queue, MessageQueue) and queue.must_read(message, is_requeued=settlement is REQUEUE)
+        ]
+
+    def _commit_when_read(self, released: list[QueuedMessage]) -> None:
+        """Read messages, and commit then, so that their dead letters are in the batch as well."""
+        self.count_uncommitted(sum([message.size for message in released]))
+        self._unfinished.append(self._commit_all)
+        chore = self._chore = Chore(
+            "committing a transaction", f"channel {self.number} of {self.session.user.name!r}", self.finish
+        )
+
+        def go_on(answer: Contents | StoreError) -> None:
+            contents = [] if isinstance(answer, StoreError) else answer[0]
+            for message, (content, damage) in zip(released, contents, strict=False):
+                if damage is None:  # its queue handles damage, and what cannot be read
+                    message.content = content
+            self.broker.chores.start(chore)
+
+        self.broker.reads.ask(partial(contents_of, self.broker.journal, released), go_on)
+        if not chore.is_done:
+            self.session.wait_for(chore)
+
     def _commit_all(self) -> Steps[None]:
         transaction = self._require_transaction()
+        self.broker.committing.add(transaction)  # the journal's batch must not end before it is applied
         try:
             yield from self._apply_all(transaction)
         except Exception:

@@ -66,10 +66,11 @@ class Chores:
     def add(self, name: str, subject: str, begin: Callable[[], Steps[None]]) -> Chore:
         """Start a chore. `name` and `subject` say in the log what failed, and for whom."""
         chore = Chore(name, subject, begin)
-        self._start(chore)
+        self.start(chore)
         return chore
 
-    def _start(self, chore: Chore) -> None:
+    def start(self, chore: Chore) -> None:
+        """Start a chore that had to wait for something."""
         if not (self._has_time() and self._do(chore)):
             self._waiting.append(chore)
 
@@ -77,7 +78,7 @@ class Chores:
         """Start the chores again that have failed."""
         failed, self._failed = self._failed, []
         for chore in failed:
-            self._start(chore)
+            self.start(chore)
 
     def complete(self) -> None:
         """Do all chores to their end, and those that have failed once more."""

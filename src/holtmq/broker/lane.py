@@ -34,6 +34,7 @@ class Lane:
         "delivered",
         "is_marking",
         "is_reading",
+        "is_recalling",
         "marked",
         "paged",
         "paged_batch",
@@ -80,6 +81,8 @@ class Lane:
         """Messages by which the mark was ahead of the consumers when it was wanted."""
         self.is_reading = False
         """Whether the next paged messages are being read."""
+        self.is_recalling = False
+        """Whether contents of requeued messages are being read."""
         self.is_marking = False
         """Whether a mark is to be set when the current batch ends."""
 
@@ -94,6 +97,31 @@ class Lane:
 
     def take_back(self, message: QueuedMessage) -> None:
         heapq.heappush(self.returned, (message.id, message))
+
+    def released(self, limit: int, most_bytes: int) -> list[QueuedMessage]:
+        """Return those of the next requeued messages whose content was released, up to the limits or a little more."""
+        next_ones = [heapq.heappop(self.returned) for _ in range(min(limit, len(self.returned)))]
+        for one in next_ones:
+            heapq.heappush(self.returned, one)
+        found: list[QueuedMessage] = []
+        for _, message in next_ones:
+            if most_bytes <= 0:
+                break
+            if not message.content:
+                found.append(message)
+                most_bytes -= message.size
+        return found
+
+    def has_returned(self, message: QueuedMessage) -> bool:
+        return (message.id, message) in self.returned
+
+    def withdraw(self, message: QueuedMessage) -> bool:
+        """Remove a requeued message from its place. Return False if it is not there."""
+        if not self.has_returned(message):
+            return False
+        self.returned.remove((message.id, message))
+        heapq.heapify(self.returned)
+        return True
 
     def first(self) -> QueuedMessage | None:
         """Return the next message to leave, if it is in memory."""

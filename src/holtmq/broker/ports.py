@@ -6,14 +6,14 @@ The broker's journal is a port of the store (`store.journal_port`). The time is 
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Sequence
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING, Protocol, TypeVar
 
 from holtmq.broker.memory import MemoryBudget
 from holtmq.broker.queued_message import Origin, QueuedMessage
 from holtmq.errors import StoreError
 from holtmq.queueing.dead_letter import DeathReason
 from holtmq.steps import Steps
-from holtmq.store.chunk import LoggedMessage, Page, PageRequest
+from holtmq.store.chunk import LoggedMessage
 from holtmq.store.journal_port import JournalPort
 from holtmq.store.records import StoredRow
 
@@ -25,6 +25,8 @@ if TYPE_CHECKING:
     from holtmq.broker.lane import Lane
     from holtmq.broker.queue import MessageQueue
     from holtmq.broker.served_queue import ServedQueue
+
+T = TypeVar("T")
 
 
 class Outlet(Protocol):
@@ -111,8 +113,11 @@ class QueueHost(Protocol):
     def starve(self, queue: ServedQueue) -> None:
         """Wake the queue when the journal has committed more messages."""
 
-    def read_page(self, request: PageRequest, then: Callable[[Page | StoreError], None]) -> None:
-        """Read a page of a backlog, and call `then` with it, or with the error that prevents it. That may be later."""
+    def ask(self, read: Callable[[], T], then: Callable[[T | StoreError], None]) -> None:
+        """Read from the store, and call `then` with the result, or with the error that prevents it. That may be later.
+
+        `read` may run in another thread: it uses nothing but the journal.
+        """
 
     def read_failed(self, queue: ServedQueue, error: StoreError, *, is_new: bool) -> None:
         """Report that messages of the queue cannot be read from the file."""

@@ -7,10 +7,11 @@ What a queue does with a message (limits, expiry, dead letters) is defined in `q
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from contextlib import suppress
+from collections import deque
+from collections.abc import Callable, Sequence
 from functools import partial
-from typing import TYPE_CHECKING
+from itertools import islice
+from typing import TYPE_CHECKING, TypeAlias
 
 from holtmq.broker.consumer import Consumer, active_consumer, consumers_with_room
 from holtmq.broker.lane import Lane
@@ -26,6 +27,7 @@ from holtmq.queueing.rules import QueueRules
 from holtmq.queueing.terms import PLAIN_TERMS, Terms, is_expired, parse_expiration, terms_of
 from holtmq.routing.route import Entry
 from holtmq.store.chunk import Chunk, LoggedMessage, Page, Reading
+from holtmq.store.journal_port import JournalPort
 from holtmq.store.records import QueueState, StoredRow
 from holtmq.topology import Queue
 from holtmq.wire.content import LIGHT_BYTES, Properties
@@ -49,6 +51,11 @@ DROPPED_AT_ONCE = 1000
 """Messages removed in one turn because they have expired or are too many. The rest follows in the next turns."""
 READ_AGAIN_MS = 1000
 """Pause after the file could not be read."""
+READ_TO_DIE = 100
+"""Messages that are read together to be dead-lettered, and then dead-lettered in one turn."""
+
+Contents: TypeAlias = tuple[list[tuple[bytes, str | None]], StoreError | None]
+"""The contents of the first of some messages, each with its damage if it has any, and what prevented reading the others."""
 
 
 class MessageQueue:
@@ -89,8 +96,11 @@ class MessageQueue:
         self._paged_bytes = 0
         self._admitted: set[int] = set()
         """Delayed messages in memory that reading the paged part of a lane will find again."""
-        self._dying: list[tuple[QueuedMessage, DeathReason]] = []
-        """Messages to dead-letter as soon as they can be read from the file."""
+        self._dying: deque[tuple[QueuedMessage, DeathReason]] = deque()
+        """Messages to dead-letter, in this order, as soon as they are read from the file."""
+        self._is_reading_dying = False
+        self._waiting: list[Callable[[], None]] = []
+        """Those who wait for the next message, which is being read."""
         self._cannot_read = False
         self._read_again_at: int | None = None
         self._recovered = 0
@@ -307,7 +317,30 @@ class MessageQueue:
             self._host.bury(message, self, "maxlen", _nothing)
         return True
 
+    @property
+    def is_reading(self) -> bool:
+        """Whether a message is being read from the store, or will be read again after an error."""
+        if self._read_again_at is not None and self.message_count:
+            return True
+        return any(lane.is_reading or lane.is_recalling for lane in self._lanes)
+
+    def when_read(self, call: Callable[[], None]) -> None:
+        """Call a function when it may be worth another attempt to take a message."""
+        self._waiting.append(call)
+
+    def wake_waiting(self) -> None:
+        """Call those who wait for a message, in their order. Those who still get none wait again."""
+        waiting, self._waiting = self._waiting, []
+        for call in waiting:
+            call()
+
     def dispatch(self) -> None:
+        """Serve those who wait for a message, then the consumers."""
+        if self._waiting:
+            self.wake_waiting()
+        self._deliver_all()
+
+    def _deliver_all(self) -> None:
         """Deliver messages to the consumers with free prefetch, in turn."""
         handed, memory = 0, self._memory
         while ready := consumers_with_room(self.consumers, is_single_active=self.rules.is_single_active):
@@ -348,8 +381,9 @@ class MessageQueue:
     def take(self, limit: int, *, is_delivery: bool = False) -> list[QueuedMessage]:
         """Remove and return up to `limit` messages from the head; expired ones are dead-lettered on the way.
 
-        The content of a requeued message may have to be read from the file again. For a delivery, only messages are
-        taken that are redelivered after a crash as such. If anything fails, all messages stay in the queue.
+        Only messages in memory are taken. If the next one is not there, it is read, and the queue is woken then. For a
+        delivery, only messages are taken that are redelivered after a crash as such. If anything fails, all messages stay
+        in the queue.
         """
         taken: list[QueuedMessage] = []
         try:
@@ -370,13 +404,12 @@ class MessageQueue:
         return taken
 
     def _take_from(self, lane: Lane, limit: int, taken: list[QueuedMessage], *, is_delivery: bool) -> bool:
-        """Take messages from one lane. Return whether it stops before the limit although the lane has more in memory."""
+        """Take messages from one lane. Return whether it stops before the limit although the lane has more.
+
+        Messages that are not on disk yet, or for which there is no memory, do not count.
+        """
         checks, room = DROPPED_AT_ONCE, CHUNK_BYTES - sum([message.size for message in taken])
-        while (
-            len(taken) < limit
-            and room > 0
-            and (lane.returned or lane.ready or (not taken and self._fill(lane, at_once=not is_delivery)))
-        ):
+        while len(taken) < limit and room > 0 and (lane.returned or lane.ready or (not taken and self._fill(lane))):
             free = limit - len(taken)
             if is_delivery and self._newest_stored > lane.marked:
                 free = lane.free_to_leave(free, self._host.on_disk_id, self._host.sealed_id)
@@ -386,32 +419,44 @@ class MessageQueue:
             if not (lane.returned or self._terms):
                 taken += lane.pop_many(free)
                 continue
-            try:
-                message = self._pop_whole(lane)
-            except StoreError as error:
-                self._read_later(error)
-                return True
+            first = lane.first()
+            assert first is not None
+            if not (first.content or self._has_expired(first)):
+                self._recall_contents(lane)
+                if lane.first() is first and not first.content:
+                    return True
+                continue
+            message = self._pop_checked(lane)
             if message is not None:
                 taken.append(message)
                 room -= message.size
             elif (checks := checks - 1) == 0 or self._host.is_burying:
                 self._set_timer(self._host.now_ms)
                 return True
-        return False
+        return lane.is_reading
 
-    def _pop_whole(self, lane: Lane) -> QueuedMessage | None:
-        """Remove the next message of a lane and return it with its content, or None if it has expired or is damaged."""
-        message = self._pop_checked(lane)
-        if message is None:
-            return None
-        try:
-            whole = self._whole(message)
-        except Exception:
-            lane.take_back(message)
-            raise
-        if whole is None:
-            self._memory -= message.size
-        return whole
+    def _recall_contents(self, lane: Lane) -> None:
+        """Read the contents of the next requeued messages that were released while a consumer held them."""
+        if not lane.is_recalling:
+            lane.is_recalling = True
+            messages = lane.released(CHUNK_MESSAGES, CHUNK_BYTES)
+            self._host.ask(partial(contents_of, self._journal, messages), partial(self._contents_recalled, lane, messages))
+
+    def _contents_recalled(self, lane: Lane, messages: list[QueuedMessage], answer: Contents | StoreError) -> None:
+        lane.is_recalling = False
+        contents, error = ([], answer) if isinstance(answer, StoreError) else answer
+        for message, (content, damage) in zip(messages, contents, strict=False):
+            if damage is None:
+                message.content = content
+            elif lane.withdraw(message):
+                self._memory -= message.size
+                self._lose_damaged(message, content, damage)
+        if contents:
+            self._cannot_read = False
+        if error is not None and lane.has_returned(messages[len(contents)]):
+            self._read_later(error)
+        else:
+            self._host.wake(self)
 
     def _note_delivery(self, lane: Lane, message_id: int, number: int) -> None:
         lane.delivered = max(lane.delivered, message_id)
@@ -436,8 +481,15 @@ class MessageQueue:
             return
         newest, further = place
         if further:
-            with suppress(StoreError):  # reading the messages will report it
-                newest = max(newest, self._journal.id_ahead(self.id, lane.priority, lane.cursor, further) or 0)
+            read = partial(self._journal.id_ahead, self.id, lane.priority, lane.cursor, further)
+            self._host.ask(read, partial(self._mark_further, lane))
+        self._mark_up_to(lane, newest)
+
+    def _mark_further(self, lane: Lane, answer: int | StoreError | None) -> None:
+        if isinstance(answer, int) and not self.is_deleted:  # reading the messages will report an error
+            self._mark_up_to(lane, answer)
+
+    def _mark_up_to(self, lane: Lane, newest: int) -> None:
         if newest > lane.wanted and self._newest_stored > lane.wanted:
             self._journal.delivered(self.id, lane.priority, newest)
             self._host.mark_wanted(lane)
@@ -465,7 +517,7 @@ class MessageQueue:
     def _pop_checked(self, lane: Lane) -> QueuedMessage | None:
         message = lane.first()
         assert message is not None
-        has_expired = is_expired(self._terms.get(message.id, PLAIN_TERMS).expires_at, self._host.now_ms)
+        has_expired = self._has_expired(message)
         lane.pop()
         if has_expired:
             self._memory -= message.size
@@ -473,6 +525,9 @@ class MessageQueue:
             self.dropped += 1
             return None
         return message
+
+    def _has_expired(self, message: QueuedMessage) -> bool:
+        return is_expired(self._terms.get(message.id, PLAIN_TERMS).expires_at, self._host.now_ms)
 
     def hold(self, messages: list[QueuedMessage]) -> None:
         """Note that messages are unacknowledged, and release the content of those that can be read from the file again."""
@@ -484,25 +539,22 @@ class MessageQueue:
                 if message.is_restored:
                     message.content = b""
 
+    def must_read(self, message: QueuedMessage, *, is_requeued: bool) -> bool:
+        """Return whether settling an unacknowledged message may dead-letter it, but its content must be read before."""
+        may_die = not is_requeued or self.rules.delivery_limit is not None
+        return not message.content and may_die and self.rules.dead_letter_exchange is not None
+
     def _released(self, message: QueuedMessage) -> None:
         """Note that a message is no longer unacknowledged."""
         self.unsettled -= 1
         if not message.is_restored:
             self._held -= message.size
 
-    def _whole(self, message: QueuedMessage) -> QueuedMessage | None:
-        """Return a message with its content, or None if that was damaged. Raise StoreError if it cannot be read."""
-        if message.content:
-            return message
-        content, damage = self._journal.read_one(message)
-        self._cannot_read = False
+    def _lose_damaged(self, message: QueuedMessage, content: bytes, damage: str) -> None:
+        """Go on without a message that has left its lane because it is damaged."""
         assert isinstance(message.stored, Chunk)
-        logged = LoggedMessage(message.id, message.origin.names, content, message.size, None, 0, message.stored, damage)
-        if damage is not None:
-            self._set_aside(logged)
-            self._forget(message)
-            return None
-        return self._host.restore(logged)
+        self._set_aside(LoggedMessage(message.id, message.origin.names, content, message.size, None, 0, message.stored, damage))
+        self._forget(message)
 
     def _set_aside(self, logged: LoggedMessage) -> None:
         """Leave a damaged message in the file, and go on without it."""
@@ -664,9 +716,7 @@ class MessageQueue:
         if self._read_again_at is not None and self._read_again_at <= now:
             self._read_again_at = None
             self._host.wake(self)
-            dying, self._dying = self._dying, []
-            for message, reason in dying:
-                self._die(message, reason)
+            self._bury_dying()
         if self._timer is not None and self._timer <= now:
             self._timer = None
             self._drop_expired()
@@ -680,15 +730,15 @@ class MessageQueue:
                 self._watch_use()
 
     def _drop_expired(self) -> None:
-        now, checks = self._host.now_ms, DROPPED_AT_ONCE
+        checks = DROPPED_AT_ONCE
         for lane in self._lanes:
-            while lane.first() is not None or self._fill(lane, at_once=True):
+            while lane.first() is not None or self._fill(lane):
                 first = lane.first()
                 assert first is not None
-                if not is_expired(self._terms.get(first.id, PLAIN_TERMS).expires_at, now):
+                if not self._has_expired(first):
                     break
                 if not checks or self._host.is_burying:
-                    self._set_timer(now)
+                    self._set_timer(self._host.now_ms)
                     return
                 checks -= 1
                 self._pop_checked(lane)
@@ -715,28 +765,14 @@ class MessageQueue:
             return CHUNK_MESSAGES
         return max(1, min(CHUNK_MESSAGES, CHUNK_BYTES * waiting // (self._memory + 1)))
 
-    def _fill(self, lane: Lane, *, at_once: bool) -> bool:
-        """Read the next messages of a lane from the store. Return False if none is available, or none is on disk yet.
-
-        Unless they are wanted at once, they may come later, and the queue is woken then.
-        """
-        while lane.paged:
-            if not self._can_read(lane):
-                return False
-            if not at_once:
-                if not lane.is_reading:
-                    self._read_page(lane)
-                return bool(lane.ready)
-            try:
-                reading = self._journal.read(*self._next_page(lane))
-            except StoreError as error:
-                self._read_later(error)
-                return False
-            if not self._attach(lane, reading):
-                return False
-            if lane.ready:
-                return True
-        return False
+    def _fill(self, lane: Lane) -> bool:
+        """Read the next messages of a lane from the store. Return False if none is there yet: the queue is woken then."""
+        while lane.paged and not (lane.ready or lane.is_reading) and self._can_read(lane):
+            cursor = lane.cursor
+            self._read_page(lane)
+            if lane.cursor == cursor:
+                break  # they come later, or are not on disk yet, or cannot be read
+        return bool(lane.ready)
 
     def _can_read(self, lane: Lane) -> bool:
         """Return whether the next messages can be read, or wait for memory, or for the disk."""
@@ -753,7 +789,8 @@ class MessageQueue:
     def _read_page(self, lane: Lane) -> None:
         """Ask for the next page. Its messages join those in memory."""
         lane.is_reading = True
-        self._host.read_page(self._journal.request_page(*self._next_page(lane)), partial(self._page_read, lane))
+        request = self._journal.request_page(*self._next_page(lane))
+        self._host.ask(partial(self._journal.fetch, request), partial(self._page_read, lane))
 
     def _page_read(self, lane: Lane, answer: Page | StoreError) -> None:
         lane.is_reading = False
@@ -920,16 +957,54 @@ class MessageQueue:
         if self.rules.dead_letter_exchange is None:
             self._drop(message)
             return
-        try:
-            whole = self._whole(message)
-        except StoreError as error:
-            self._dying.append((message, reason))
+        if message.content and not self._dying:
+            self._bury(message, reason)
+            return
+        self._dying.append((message, reason))
+        self._bury_dying()
+
+    def _bury_dying(self) -> None:
+        """Dead-letter the messages that are dying, in their order. Those whose content was released must be read first."""
+        while self._dying and not self._is_reading_dying:
+            message, reason = self._dying[0]
+            if not message.content:
+                self._read_dying()
+                if self._dying and self._dying[0][0] is message and not message.content:
+                    return
+                continue
+            self._dying.popleft()
+            self._bury(message, reason)
+
+    def _read_dying(self) -> None:
+        self._is_reading_dying = True
+        messages: list[QueuedMessage] = []
+        size = 0
+        for message, _ in islice(self._dying, READ_TO_DIE):
+            if not message.content and size < CHUNK_BYTES:
+                messages.append(message)
+                size += message.size
+        self._host.ask(partial(contents_of, self._journal, messages), partial(self._dying_read, messages))
+
+    def _dying_read(self, messages: list[QueuedMessage], answer: Contents | StoreError) -> None:
+        self._is_reading_dying = False
+        contents, error = ([], answer) if isinstance(answer, StoreError) else answer
+        dying = {message.id: (message, reason) for message, reason in islice(self._dying, READ_TO_DIE)}
+        for message, (content, damage) in zip(messages, contents, strict=False):
+            if damage is None:
+                message.content = content
+            elif message.id in dying:  # otherwise the queue was purged meanwhile
+                self._dying.remove(dying[message.id])
+                self._lose_damaged(message, content, damage)
+        if contents:
+            self._cannot_read = False
+        if error is not None and messages[len(contents)].id in dying:
             self._read_later(error)
-            return
-        if whole is None:
-            return
+        else:
+            self._bury_dying()
+
+    def _bury(self, message: QueuedMessage, reason: DeathReason) -> None:
         try:
-            self._host.bury(whole, self, reason, partial(self._drop_buried, message))
+            self._host.bury(message, self, reason, partial(self._drop_buried, message))
         except Exception:
             self.give_back([message])
             raise
@@ -953,6 +1028,17 @@ class MessageQueue:
         self._terms.pop(message.id, None)
         self._returns.pop(message.id, None)
         self._heavy_bytes -= self._heavy.pop(message.id, 0)
+
+
+def contents_of(journal: JournalPort, messages: Sequence[QueuedMessage]) -> Contents:
+    """Read the contents of messages that were released. Another thread may do so."""
+    contents: list[tuple[bytes, str | None]] = []
+    try:
+        for message in messages:
+            contents.append(journal.read_one(message))  # noqa: PERF401  # what was read before an error counts
+    except StoreError as error:
+        return contents, error
+    return contents, None
 
 
 def _nothing() -> None:

@@ -6,17 +6,18 @@ all consumers share. Acknowledgements give credit and remove nothing; retention 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from functools import partial
 from itertools import groupby
 from typing import TYPE_CHECKING
+from weakref import ref
 
 from holtmq.broker.chores import Chore
 from holtmq.broker.memory import MESSAGE_BYTES, UNACKNOWLEDGED_BYTES
 from holtmq.broker.ports import QueueHost
 from holtmq.broker.queued_message import QueuedMessage
 from holtmq.broker.traffic import Outflow
-from holtmq.errors import NotImplementedByBrokerError, PreconditionFailedError, ResourceError, StoreError
+from holtmq.errors import NotImplementedByBrokerError, PreconditionFailedError, StoreError
 from holtmq.queueing.damage_report import damage_report, wants_reports
 from holtmq.queueing.offset_header import offset_header
 from holtmq.queueing.publishing_id import numbered_by
@@ -28,7 +29,7 @@ from holtmq.steps import Steps
 from holtmq.store.chunk import UNWRITTEN
 from holtmq.store.records import QueueState
 from holtmq.store.stream_chunk import StreamChunk
-from holtmq.store.stream_port import StreamChange, StreamEntry, StreamExtent, StreamMessage
+from holtmq.store.stream_port import StreamChange, StreamEntry, StreamExtent
 from holtmq.table import FieldValue
 from holtmq.topology import Queue
 from holtmq.wire.content import Properties
@@ -56,7 +57,17 @@ _as_entry: Callable[[tuple[object, ...]], StreamEntry] = partial(tuple.__new__, 
 class StreamReader:
     """A consumer and its place in the stream."""
 
-    __slots__ = ("consumer", "filter", "next_offset", "reported", "wants_reports")
+    __slots__ = (
+        "_chunk",
+        "_known",
+        "consumer",
+        "filter",
+        "is_reading",
+        "next_offset",
+        "reported",
+        "sought_ms",
+        "wants_reports",
+    )
 
     def __init__(self, consumer: Consumer, next_offset: int, wanted: StreamFilter | None) -> None:
         self.consumer = consumer
@@ -65,6 +76,26 @@ class StreamReader:
         self.wants_reports = wants_reports(consumer.arguments)
         self.reported: set[int] = set()
         """Offsets of the reports of damage among the messages that were taken last."""
+        self.is_reading = False
+        """Whether the chunk at its place, or the place itself, is being read."""
+        self.sought_ms: int | None = None
+        """The time of the first message, if it could not be looked up and will be again."""
+        self._chunk: StreamChunk | None = None
+        self._known: ref[StreamChunk] | None = None
+        """The chunk that was used last. The journal keeps it for as long as it has room."""
+
+    def give_chunk(self, chunk: StreamChunk) -> None:
+        self._chunk = chunk
+
+    def take_chunk(self, first_offset: int) -> StreamChunk | None:
+        """Return the chunk with the next messages, if it is in memory and retention has not removed it."""
+        chunk, self._chunk = self._chunk, None
+        if chunk is None and self._known is not None:
+            chunk = self._known()
+            if chunk is not None and not max(chunk.first_offset, first_offset) <= self.next_offset < chunk.next_offset:
+                chunk = None
+        self._known = ref(chunk) if chunk is not None else None
+        return chunk
 
 
 class StreamQueue:
@@ -95,13 +126,12 @@ class StreamQueue:
         self._readers: dict[Consumer, StreamReader] = {}
         """The consumers in the order in which it is their turn."""
         self._serving: Chore | None = None
-        self._extent = StreamExtent()
+        self._asking: StreamReader | None = None
+        """The consumer for which a chunk is just being asked for."""
         self._change = StreamChange(is_open=False)
         """What the journal's batch appends, while it is open."""
         self._batch = 0
         """The last batch of the journal that changes the stream."""
-        self._is_stale = True
-        """Whether the extent may have changed since it was read."""
         self._cannot_read = False
         self._counted_memory = 0
         self._trim_at: int | None = None
@@ -118,21 +148,13 @@ class StreamQueue:
             self._trim()
 
     def recover(self, state: QueueState, last_id: int) -> None:
-        """Do nothing: what the stream has is read when somebody asks for it."""
+        """Start with what the stream has in the file."""
+        self._journal.recover_stream(self.id)
 
     @property
     def extent(self) -> StreamExtent:
-        """What the stream has on disk. If the file cannot be read, what it had."""
-        if self._is_stale:
-            try:
-                self._refresh()
-            except StoreError as error:
-                self._read_later(error)
-        return self._extent
-
-    def _refresh(self) -> None:
-        self._extent = self._journal.stream_extent(self.id)
-        self._is_stale = not self._host.is_committed(self._batch)
+        """What the stream has on disk."""
+        return self._journal.stream_extent(self.id)
 
     @property
     def message_count(self) -> int:
@@ -194,7 +216,7 @@ class StreamQueue:
         if self.is_deleted:
             return StreamChange()  # a transaction that began before
         self._change = self._journal.begin_stream(self.id, self.rules.chunk_bytes, *self._limits())
-        self._batch, self._is_stale = self._journal.batch, True
+        self._batch = self._journal.batch
         self._host.starve(self)
         return self._change
 
@@ -202,13 +224,7 @@ class StreamQueue:
         """Deliver messages to the consumers that have credit, each from its place on."""
         if not self.consumers:
             return
-        try:
-            if self._is_stale:
-                self._refresh()
-        except StoreError as error:
-            self._read_later(error)
-            return
-        if self._is_stale or self._host.memory.is_exhausted:
+        if not self._host.is_committed(self._batch) or self._host.memory.is_exhausted:
             self._host.starve(self)
         if self._serving is None or self._serving.is_done:
             self._serving = self._host.deliver_in_steps(self, self._serve)
@@ -228,25 +244,53 @@ class StreamQueue:
                 if room <= 0 or self._readers.pop(consumer, None) is None:
                     continue
                 self._readers[consumer] = reader  # next time, it is the last one
-                try:
-                    if not self._advance(reader, min(room, ROUND_MESSAGES)):
-                        return
-                except StoreError as error:
-                    self._read_later(error)
-                    return
+                chunk = reader.take_chunk(self.extent.first_offset) or self._read_chunk(reader)
+                if chunk is None:
+                    if reader.is_reading:
+                        continue
+                    return  # it cannot be read, or has gone
+                self._advance(reader, chunk, min(room, ROUND_MESSAGES))
                 self._host.memory.queues += self.uncounted_memory()
                 rounds += 1
                 yield
 
     def _is_behind(self, reader: StreamReader) -> bool:
-        return reader.next_offset < self._extent.next_offset and reader.consumer.room() > 0
+        return not reader.is_reading and reader.next_offset < self.extent.next_offset and reader.consumer.room() > 0
 
-    def _advance(self, reader: StreamReader, limit: int) -> bool:
-        """Deliver the next messages of one chunk to a consumer. Return whether it got any further."""
-        chunk = self._journal.stream_chunk(self.id, reader.next_offset)
-        if chunk is None:
-            return False
+    def _read_chunk(self, reader: StreamReader) -> StreamChunk | None:
+        """Ask for the chunk at the place of a consumer. Return it if it is there at once. If not, the stream is woken then."""
+        self._asking, reader.is_reading = reader, True
+        self.read_chunk(reader.next_offset, partial(self._chunk_read, reader))
+        self._asking = None
+        return reader.take_chunk(self.extent.first_offset)
+
+    def _chunk_read(self, reader: StreamReader, answer: StreamChunk | StoreError | None) -> None:
+        reader.is_reading = False
+        if isinstance(answer, StoreError):
+            self._read_later(answer)
+        elif answer is not None:
+            self._cannot_read = False
+            reader.give_chunk(answer)
+            if self._asking is not reader:
+                self._host.wake(self)
+
+    def _find_place(self, reader: StreamReader, timestamp_ms: int) -> None:
+        """Look up where a consumer begins that asks for a time."""
+        reader.is_reading, reader.sought_ms = True, None
+        read = partial(self._journal.stream_offset_at, self.id, timestamp_ms)
+        self._host.ask(read, partial(self._place_found, reader, timestamp_ms))
+
+    def _place_found(self, reader: StreamReader, timestamp_ms: int, answer: int | StoreError) -> None:
+        if isinstance(answer, StoreError):
+            reader.sought_ms = timestamp_ms
+            self._read_later(answer)
+            return
         self._cannot_read = False
+        reader.is_reading, reader.next_offset = False, answer
+        self._host.wake(self)
+
+    def _advance(self, reader: StreamReader, chunk: StreamChunk, limit: int) -> None:
+        """Deliver the next messages of a chunk to a consumer."""
         reader.reported = set()
         messages = self._take(reader, chunk, limit)
         if messages:
@@ -254,7 +298,6 @@ class StreamQueue:
                 reader.consumer.channel.deliver(reader.consumer, messages, reader.reported)
             except Exception:  # noqa: BLE001  # contained: it is reported
                 self._host.delivery_failed(reader.consumer)
-        return True
 
     def _take(self, reader: StreamReader, chunk: StreamChunk, limit: int) -> list[QueuedMessage]:
         """Return the next messages of a chunk that a consumer wants, and move its place behind them."""
@@ -370,29 +413,25 @@ class StreamQueue:
         if consumer.is_auto_ack:
             raise NotImplementedByBrokerError(f"{what} does not support no_ack: expected a consumer that acknowledges")
         wanted = StreamFilter.of(consumer.arguments)
-        try:
-            offset = self._find(consumer.arguments.get(OFFSET_ARGUMENT))
-        except StoreError as error:
-            raise ResourceError(f"{what} cannot be read: {error}") from error
-        self._readers[consumer] = StreamReader(consumer, offset, wanted)
+        start = parse_start(consumer.arguments.get(OFFSET_ARGUMENT), self._host.now_ms)
+        reader = StreamReader(consumer, start.offset(self.extent, lambda _: self.extent.next_offset), wanted)
+        self._readers[consumer] = reader
         self.consumers.append(consumer)
+        if start.kind == "time":
+            self._find_place(reader, start.value)
         self._host.wake(self)
 
-    def _find(self, place: FieldValue) -> int:
+    def find(self, place: FieldValue, then: Callable[[int | StoreError], None]) -> None:
+        """Look up the offset of a place, which is one of a consumer's."""
         start = parse_start(place, self._host.now_ms)
-        return start.offset(self.extent, lambda time: self._journal.stream_offset_at(self.id, time))
+        if start.kind == "time":
+            self._host.ask(partial(self._journal.stream_offset_at, self.id, start.value), then)
+        else:
+            then(start.offset(self.extent, int))
 
-    def read(self, place: FieldValue, limit: int, most_bytes: int) -> Iterator[StreamMessage]:
-        """Yield messages from a place on, up to the limits or a little more."""
-        offset = self._find(place)
-        while (chunk := self._journal.stream_chunk(self.id, offset)) is not None:
-            for message in chunk.messages(offset):
-                if limit <= 0 or most_bytes <= 0:
-                    return
-                limit -= 1
-                most_bytes -= len(message.body)
-                yield message
-            offset = chunk.next_offset
+    def read_chunk(self, offset: int, then: Callable[[StreamChunk | StoreError | None], None]) -> None:
+        """Read the chunk with an offset, or the first one after it, and pass it on, or None if there is none."""
+        self._host.ask(partial(self._journal.stream_chunk, self.id, offset), then)
 
     def remove_consumer(self, consumer: Consumer) -> None:
         self.consumers.remove(consumer)
@@ -409,6 +448,9 @@ class StreamQueue:
     def use(self) -> None:
         """Do nothing: a stream does not expire."""
 
+    def wake_waiting(self) -> None:
+        """Do nothing: nobody waits for a message but consumers."""
+
     def purge(self) -> int:
         """Return 0, as RabbitMQ does when a stream is deleted. The journal removes its messages when it forgets the queue."""
         return 0
@@ -421,6 +463,9 @@ class StreamQueue:
             self._watch_age()
             if self._has_excess():
                 self._trim()
+        for reader in self._readers.values():
+            if reader.sought_ms is not None:
+                self._find_place(reader, reader.sought_ms)
         self._host.wake(self)
 
     def _has_excess(self) -> bool:

@@ -8,7 +8,7 @@ from dataclasses import replace
 from datetime import UTC, datetime
 from functools import partial
 from operator import attrgetter
-from typing import TYPE_CHECKING, Any, TypeAlias
+from typing import TYPE_CHECKING, Any, TypeAlias, TypeVar
 
 from holtmq.broker.fan_out import FanOut
 from holtmq.broker.memory import MemoryBudget, memory_of
@@ -26,7 +26,7 @@ from holtmq.queueing.rules import QueueRules
 from holtmq.queueing.stream_rules import StreamRules, rules_of
 from holtmq.routing import Route, Router
 from holtmq.steps import Steps, complete, one_by_one
-from holtmq.store.chunk import LoggedMessage, Page, PageRequest
+from holtmq.store.chunk import LoggedMessage
 from holtmq.store.records import StoredRow
 from holtmq.topology import Binding, DestinationType, Exchange, Policy, Queue, Removal, Topology
 from holtmq.wire.content import Properties, make_content
@@ -40,6 +40,7 @@ if TYPE_CHECKING:
     from holtmq.broker.session import Session
     from holtmq.store.journal_port import JournalPort
 
+T = TypeVar("T")
 Buried: TypeAlias = tuple[QueuedMessage, Callable[[], None]]
 """A message that has died, and what is to be done when its dead letter is in all its queues."""
 Burial: TypeAlias = tuple[FanOut, Consequences, Callable[[], None]]
@@ -172,11 +173,12 @@ class VirtualHost:
             return 0
         try:
             return self._empty(queue)
-        finally:  # whatever fails, no queue stays behind that nobody owns
+        finally:  # whatever fails, no queue stays behind that nobody owns, and nobody waits for its messages
             self.queues.pop(queue.name, None)
             if queue.owner is not None:
                 queue.owner.exclusive_queues.pop(queue.name, None)
             self._removed(self.router.delete_queue(queue.name, is_swept=False))
+            queue.wake_waiting()
 
     def _empty(self, queue: ServedQueue) -> int:
         queue.is_deleted = True
@@ -301,8 +303,8 @@ class VirtualHost:
     def schedule(self, queue: ServedQueue, at_ms: int) -> None:
         self.broker.schedule(queue, at_ms)
 
-    def read_page(self, request: PageRequest, then: Callable[[Page | StoreError], None]) -> None:
-        self.broker.reads.ask(request, then)
+    def ask(self, read: Callable[[], T], then: Callable[[T | StoreError], None]) -> None:
+        self.broker.reads.ask(read, then)
 
     def read_failed(self, queue: ServedQueue, error: StoreError, *, is_new: bool) -> None:
         self.broker.read_failed(f"messages of queue {queue.name!r} in vhost {self.name!r}", error, is_new=is_new)

@@ -208,10 +208,15 @@ def depends_on_disk(channel: Channel, method: Method) -> bool:
             return False
 
 
-def get_message(channel: Channel, method: wire.BasicGet) -> tuple[Method, Content | None]:
-    """Carry out basic.get and return the reply with the content of the message, if the queue had one."""
+def get_message(channel: Channel, method: wire.BasicGet) -> tuple[Method, Content | None] | None:
+    """Carry out basic.get and return the reply with the content of the message, if the queue had one.
+
+    Return None if the message is being read from the store.
+    """
     fetched = channel.get(method.queue, is_auto_ack=method.no_ack)
     if fetched is None:
+        if channel.is_reading(method.queue):
+            return None
         return wire.BasicGetEmpty(), None
     message, origin = fetched.message, fetched.message.origin
     reply = wire.BasicGetOk(fetched.tag, fetched.is_redelivered, origin.exchange, origin.routing_key, fetched.remaining)

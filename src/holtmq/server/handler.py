@@ -140,11 +140,7 @@ class ClientHandler:
     def carry_out(self, channel: ServerChannel, method: Method) -> None:
         target = self._target(channel)
         if isinstance(method, BasicGet):
-            reply, content = get_message(target, method)
-            if content is None:
-                channel.send(reply)
-            else:
-                channel.send_content(reply, content)
+            self._get(channel, target, method)
             return
         journal = self._server.broker.journal
         changes, is_commit = journal.change_count, isinstance(method, TxCommit) and target.has_uncommitted
@@ -154,6 +150,24 @@ class ClientHandler:
             self._answer(channel, target, method, answer, is_change=is_change)
         else:
             target.chore.then(partial(self._answer_late, channel, target, method, answer, is_change=is_change))
+
+    def _get(self, channel: ServerChannel, target: Channel, method: BasicGet) -> None:
+        answer = get_message(target, method)
+        if answer is None:
+            target.when_read(method.queue, partial(self._get_late, channel, target, method))
+            return
+        reply, content = answer
+        if content is None:
+            channel.send(reply)
+        else:
+            channel.send_content(reply, content)
+
+    def _get_late(self, channel: ServerChannel, target: Channel, method: BasicGet) -> None:
+        """Answer basic.get when the next message may have been read."""
+        try:
+            self._get(channel, target, method)
+        except AmqpError as error:
+            channel.connection.refuse(error, channel.number, method)
 
     def _answer_late(
         self, channel: ServerChannel, target: Channel, method: Method, answer: Method | None, *, is_change: bool

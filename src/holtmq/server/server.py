@@ -30,10 +30,10 @@ from holtmq.server.commits import Commits
 from holtmq.server.descriptors import DescriptorShares
 from holtmq.server.disk_space import DiskSpace
 from holtmq.server.housekeeping import Housekeeping
-from holtmq.server.page_thread import PageReadsInThread
 from holtmq.server.passwords import Passwords
 from holtmq.server.pause import Pause
 from holtmq.server.pulse import Pulse
+from holtmq.server.reading_thread import ReadsInThread
 from holtmq.server.startup import open_broker
 from holtmq.server.turns import Turns
 from holtmq.server.upkeep import Upkeep
@@ -117,9 +117,9 @@ class Server:
         self.passwords = Passwords(self.broker.authorization.users, config.handshake_timeout_s)
         self.turns = Turns(self.broker, self.clock, self._after_turn)
         self.broker.chores = ChoresBetweenTurns(self.broker.internal_errors, self.turns.begin)
-        self._page_reads: PageReadsInThread | None = None
+        self._reads: ReadsInThread | None = None
         if self._journal.reads_beside:
-            self.broker.reads = self._page_reads = PageReadsInThread(self._journal, self.broker.internal_errors, self.turns)
+            self.broker.reads = self._reads = ReadsInThread(self._journal, self.broker.internal_errors, self.turns)
         self.pressure = BackPressure(self.broker, self._journal, self.clients)
         self._commits = Commits(self.broker, self._journal, self.turns, self.pressure, self.disk_space, self._lose)
         self._housekeeping = Housekeeping(self.broker, self.turns, self.pressure, self.clients)
@@ -160,8 +160,8 @@ class Server:
         self.broker.chores.complete()
         self.broker.forget_delivered()  # all sessions are closed: what was unacknowledged is back in its queue
         self.passwords.close()
-        if self._page_reads is not None:
-            self._page_reads.stop()
+        if self._reads is not None:
+            self._reads.stop()
         try:
             await self._commits.finish()
         except StoreError:

@@ -1,7 +1,8 @@
 """The ports of the store: what the broker requires of whatever keeps its state on disk.
 
 Changes are collected in a batch. When a batch is on disk, the server calls `Broker.committed`. A method that reads raises
-StoreError if it cannot.
+StoreError if it cannot. The broker never waits for one: it lets `StoreReads` call `fetch`, `read_one`, `id_ahead`,
+`stream_chunk` and `stream_offset_at`, if possible in another thread, one at a time.
 """
 
 from __future__ import annotations
@@ -87,9 +88,6 @@ class JournalPort(Protocol):
     def returned(self, message: StorableMessage, queue_id: int, count: int) -> None:
         """Record that a message was requeued, for the `count`th time."""
 
-    def read(self, queue_id: int, priority: int, after_id: int, limit: int, most_bytes: int) -> Reading:
-        """Return the next messages of a queue that are on disk, in order, up to the limits or a little more."""
-
     def request_page(self, queue_id: int, priority: int, after_id: int, limit: int, most_bytes: int) -> PageRequest:
         """Return a request for the next messages of a queue that are on disk, up to the limits or a little more."""
 
@@ -122,8 +120,11 @@ class JournalPort(Protocol):
     def stream_chunk(self, queue_id: int, offset: int) -> StreamChunk | None:
         """Return the chunk of a stream with this offset, or the first one after it, if it is on disk."""
 
+    def recover_stream(self, queue_id: int) -> None:
+        """Read what a stream has on disk, when the broker starts."""
+
     def stream_extent(self, queue_id: int) -> StreamExtent:
-        """Return what a stream has on disk."""
+        """Return what a stream has on disk, without reading: it is known from the last batch that changed the stream."""
 
     def stream_offset_at(self, queue_id: int, timestamp_ms: int) -> int:
         """Return the offset of the first message at or after a time."""

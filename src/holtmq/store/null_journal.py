@@ -46,9 +46,6 @@ class NullJournal(JournalPort):
     def together(self) -> AbstractContextManager[None]:
         return nullcontext()
 
-    def read(self, queue_id: int, priority: int, after_id: int, limit: int, most_bytes: int) -> Reading:
-        return Reading([], after_id, after_id)
-
     def request_page(self, queue_id: int, priority: int, after_id: int, limit: int, most_bytes: int) -> PageRequest:
         return PageRequest(queue_id, priority, 0, after_id, limit, most_bytes)
 
@@ -99,6 +96,7 @@ class NullJournal(JournalPort):
     purge = _ignore
     forget_queue = _ignore
     delivered = _ignore
+    recover_stream = _ignore
     forget_delivered = _ignore
     add_exchange = _ignore
     add_binding = _ignore

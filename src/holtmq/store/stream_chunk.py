@@ -65,8 +65,8 @@ class StreamChunk:
     """A chunk as it was read. Bodies are cut out when they are asked for, so that many readers can share it."""
 
     __slots__ = (
-        "_checksums", "_content", "_ends", "_origin_numbers", "_property_numbers", "_times", "damage", "first_offset",
-        "is_intact", "number", "origins", "properties",
+        "__weakref__", "_checksums", "_content", "_ends", "_origin_numbers", "_property_numbers", "_times", "damage",
+        "first_offset", "is_intact", "number", "origins", "properties",
     )  # fmt: skip
 
     def __init__(self, first_offset: int, number: int, header: bytes, content: bytes) -> None:

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import base64
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from datetime import UTC, datetime
+from functools import partial
+from itertools import islice
 from typing import Any, TypeAlias
 
 from holtmq.broker.channel import Channel, Fetched
@@ -19,6 +21,7 @@ from holtmq.management.operations import CHARTS, LIST, LISTING, NO_CONTENT, OBJE
 from holtmq.management.resources.bindings import LISTED_BINDINGS, implicit
 from holtmq.management.slices import finish
 from holtmq.management.statistics import LENGTHS
+from holtmq.management.store_answers import answer_of, when_read
 from holtmq.management.views import binding_view, consumer_view, plain_queue, queue_view
 from holtmq.steps import Steps
 from holtmq.store.stream_port import StreamMessage
@@ -212,8 +215,16 @@ async def get_messages(call: Call) -> list[dict[str, Any]]:
     offset = fields.value("offset")
     if isinstance(found, StreamQueue):
         with call.channel(vhost) as (channel, _):
-            messages = channel.read_stream(found.name, _start("first" if offset is None else offset), count, MAX_BYTES)
-            await finish(_read(call, found, messages, views, encoding, truncate), call.node.begin_turn)
+            stream = channel.stream(found.name)
+            place = await answer_of(partial(stream.find, _start("first" if offset is None else offset)))
+            room = MAX_BYTES
+            while len(views) < count and room > 0:
+                chunk = await answer_of(partial(stream.read_chunk, place))
+                if chunk is None:
+                    break
+                messages = islice(chunk.messages(place), count - len(views))
+                room = await finish(_read(call, stream, messages, room, views, encoding, truncate), call.node.begin_turn)
+                place = chunk.next_offset
         return views
     if offset is not None:
         raise DefinitionsError(
@@ -222,16 +233,17 @@ async def get_messages(call: Call) -> list[dict[str, Any]]:
     with call.channel(vhost) as (channel, _):
         tags: list[int] = []
 
-        def fetch() -> Steps[None]:
-            for one in _fetch(call, channel, found.name, count):
-                views.append(_message(one, encoding, truncate))
-                tags.append(one.tag)
-                yield
+        def add(one: Fetched) -> None:
+            views.append(_message(one, encoding, truncate))
+            tags.append(one.tag)
+
+        def settle() -> Steps[None]:
             for tag in tags:
                 _settle(channel, tag, mode)
                 yield
 
-        await finish(fetch(), call.node.begin_turn)
+        await _fetch(call, channel, found.name, count, add)
+        await finish(settle(), call.node.begin_turn)
     return views
 
 
@@ -247,20 +259,24 @@ def _start(offset: Any) -> Any:
 def _read(
     call: Call,
     stream: StreamQueue,
-    messages: Iterator[StreamMessage],
+    messages: Iterable[StreamMessage],
+    room: int,
     views: list[dict[str, Any]],
     encoding: str,
     truncate: int,
-) -> Steps[None]:
+) -> Steps[int]:
+    """Add messages of a chunk to the response. Return for how many more bytes there is room."""
     for offset, timestamp_ms, exchange, routing_key, raw, body in messages:
-        if not call.held.add_message(len(body), is_first=not views):
-            return
+        if room <= 0 or not call.held.add_message(len(body), is_first=not views):
+            return 0
+        room -= len(body)
         content = make_content(raw, body)
         message = QueuedMessage(offset, Origin(exchange, routing_key), Properties(raw), content, len(body), 1)
         remaining = stream.extent.next_offset - offset - 1
         view = _message(Fetched(0, message, is_redelivered=False, remaining=remaining), encoding, truncate)
         views.append({**view, "offset": offset, "timestamp": timestamp_ms})
         yield
+    return room
 
 
 def _count(fields: Fields) -> int:
@@ -270,15 +286,26 @@ def _count(fields: Fields) -> int:
     return count
 
 
-def _fetch(call: Call, channel: Channel, queue: str, count: int) -> Iterator[Fetched]:
+async def _fetch(call: Call, channel: Channel, queue: str, count: int, add: Callable[[Fetched], None]) -> None:
     """Fetch messages as long as there is room for them. The one that does not fit is requeued with the channel."""
-    size = 0
-    for number in range(count):
-        one = channel.get(queue, is_auto_ack=False) if size < MAX_BYTES else None
-        if one is None or not call.held.add_message(one.message.size, is_first=not number):
-            return
-        yield one
-        size += one.message.size
+    number = size = 0
+
+    def fetch() -> Steps[bool]:
+        """Fetch what is in memory. Return whether more is being read."""
+        nonlocal number, size
+        while number < count and size < MAX_BYTES:
+            one = channel.get(queue, is_auto_ack=False)
+            if one is None:
+                return channel.is_reading(queue)
+            if not call.held.add_message(one.message.size, is_first=not number):
+                return False
+            add(one)
+            number, size = number + 1, size + one.message.size
+            yield
+        return False
+
+    while await finish(fetch(), call.node.begin_turn):
+        await when_read(channel, queue)
 
 
 def _settle(channel: Channel, tag: int, mode: str) -> None:
@@ -346,9 +373,12 @@ async def move_messages(call: Call) -> dict[str, Any]:
     while moved < limit:
         with call.channel(vhost) as (channel, _):
             count = channel.move(source.name, name, min(MOVED, limit - moved))
+            is_reading = not count and channel.is_reading(source.name)
+            if is_reading:
+                await when_read(channel, source.name)
         moved += count
         await call.node.written()
-        if not count:
+        if not (count or is_reading):
             break
     return {"moved": moved}
 

@@ -39,6 +39,7 @@ MARK = """
 INSERT INTO delivery_marks VALUES (?, ?, ?)
 ON CONFLICT (queue_id, priority) DO UPDATE SET up_to = excluded.up_to WHERE excluded.up_to > delivery_marks.up_to
 """
+NO_EXTENT = StreamExtent()
 RELIEF_MESSAGES = 1000
 """Removals in one transaction of `relieve`: few enough to fit into the pages that the WAL has anyway."""
 
@@ -51,9 +52,14 @@ class BatchJournal:
         self._accounts = SqlAccounts(database)
         self._keys = RoutingKeys(database)
         self._reader = database.reader()
-        self._page_reader = database.reader()
-        self._log = ChunkLog(database, self._reader, rows)
-        self._streams = StreamLog(database, self._reader)
+        self._beside = database.reader()
+        """For the reads of one other thread."""
+        self._log = ChunkLog(database, self._beside, rows)
+        self._streams = StreamLog(database, self._beside)
+        self._extents: dict[int, StreamExtent] = {}
+        """What streams have on disk."""
+        self._new_extents: dict[int, StreamExtent] = {}
+        """What they have when the transaction is committed."""
         self._collecting = Batch(1)
         self._writing: Batch | None = None
         self._is_begun = False
@@ -305,6 +311,7 @@ class BatchJournal:
             if not self.begin():
                 raise StoreBusyError(f"{self._database.path} is locked by another process")
         self._is_written = True
+        self._new_extents = {}
         with self._giving_up_on_error():
             yield from self._write(self._database.connection, self._writing)
 
@@ -321,6 +328,7 @@ class BatchJournal:
             self._database.undo()
             raise StoreLostError(f"{self._database.path}: the connection was lost before the batch was committed")
         self.is_in_doubt = False
+        self._extents.update(self._new_extents)
         self._log.committed()
         number, self._writing = self._writing.number, None
         return number
@@ -388,6 +396,7 @@ class BatchJournal:
             yield from self._streams.append(queue_id, appended.entries, appended.chunk_bytes)
             if appended.max_bytes is not None or appended.since_ms is not None:
                 yield from self._streams.trim(queue_id, appended.max_bytes, appended.since_ms)
+            self._new_extents[queue_id] = self._streams.extent_in(connection, queue_id)
         yield from self._log.append(batch.alone, batch.shared, batch.late.values())
         returned: dict[tuple[Chunk, int], dict[int, int]] = {}
         for (message_id, queue_id), (message, count) in batch.returned.items():
@@ -409,6 +418,7 @@ class BatchJournal:
                 yield from self._log.purge(queue_id, but)
                 yield  # for each queue, even if there is nothing to remove: there may be many
         for queue_id in forgotten:
+            self._extents.pop(queue_id, None)
             yield from self._log.forget(queue_id)
             yield from self._streams.forget(queue_id)
             yield
@@ -419,23 +429,23 @@ class BatchJournal:
         connection.executemany(MARK, [(*place, up_to) for place, up_to in marks.items()])
 
     @contextmanager
-    def _reading(self) -> Iterator[Connection]:
+    def _reading(self, reader: Connection) -> Iterator[Connection]:
         try:
-            yield self._reader
+            yield reader
         except Exception as error:
             if (known := self._database.translated(error)) is not None:
                 raise known from error
             raise
 
     def read(self, queue_id: int, priority: int, after_id: int, limit: int, most_bytes: int) -> Reading:
-        with self._reading():
-            return self._log.read(queue_id, priority, after_id, limit, most_bytes)
+        """Return the next messages of a queue that are on disk, in order, up to the limits or a little more."""
+        return self.attach(self.fetch(self.request_page(queue_id, priority, after_id, limit, most_bytes)))
 
     def request_page(self, queue_id: int, priority: int, after_id: int, limit: int, most_bytes: int) -> PageRequest:
         return self._log.request(queue_id, priority, after_id, limit, most_bytes)
 
     def fetch(self, request: PageRequest) -> Page:
-        with self._reading() as reader:
+        with self._reading(self._beside) as reader:
             return self._log.fetch(reader, request)
 
     def attach(self, page: Page) -> Reading:
@@ -443,41 +453,35 @@ class BatchJournal:
 
     @property
     def reads_beside(self) -> bool:
-        """Whether another thread can read pages. A database in memory has one connection."""
-        return self._page_reader is not self._reader
+        """Whether another thread can read. A database in memory has one connection."""
+        return self._beside is not self._reader
 
     def hold(self) -> None:
-        """Prepare for a page that another thread reads."""
+        """Prepare for what another thread reads. One at a time may do so, between `hold` and `release`."""
         self._log.hold()
 
-    def fetch_beside(self, request: PageRequest) -> Page:
-        """Read a page in another thread. One at a time may do so, between `hold` and `release`."""
-        try:
-            return self._log.fetch(self._page_reader, request)
-        except Exception as error:
-            if (known := self._database.translated(error)) is not None:
-                raise known from error
-            raise
-
     def release(self) -> None:
-        """Note that a page was attached, or is not wanted."""
+        """Note that what was read was attached, or is not wanted."""
         self._log.release()
 
     def read_one(self, message: StorableMessage) -> tuple[bytes, str | None]:
         assert isinstance(message.stored, Chunk)
-        with self._reading():
+        with self._reading(self._beside):
             return self._log.read_one(message.stored, message.id)
 
     def stream_chunk(self, queue_id: int, offset: int) -> StreamChunk | None:
-        with self._reading():
+        with self._reading(self._beside):
             return self._streams.chunk(queue_id, offset)
 
+    def recover_stream(self, queue_id: int) -> None:
+        with self._reading(self._reader) as reader:
+            self._extents[queue_id] = self._streams.extent_in(reader, queue_id)
+
     def stream_extent(self, queue_id: int) -> StreamExtent:
-        with self._reading():
-            return self._streams.extent(queue_id)
+        return self._extents.get(queue_id, NO_EXTENT)
 
     def stream_offset_at(self, queue_id: int, timestamp_ms: int) -> int:
-        with self._reading():
+        with self._reading(self._beside):
             return self._streams.find(queue_id, timestamp_ms)
 
     def set_aside(self, queue_id: int, queue: str, message: LoggedMessage) -> None:
@@ -497,15 +501,15 @@ class BatchJournal:
         self._rows.keep_damaged(self._database.connection, message_id, queue_id, exchange, key_id, content)
 
     def id_ahead(self, queue_id: int, priority: int, after_id: int, number: int) -> int | None:
-        with self._reading():
+        with self._reading(self._beside):
             return self._log.id_ahead(queue_id, priority, after_id, number)
 
     def next_due(self, after_ms: int) -> int | None:
-        with self._reading() as reader:
+        with self._reading(self._reader) as reader:
             return self._rows.next_due(reader, after_ms)
 
     def due(self, after_ms: int, now_ms: int) -> Sequence[tuple[int, StoredRow]]:
-        with self._reading() as reader:
+        with self._reading(self._reader) as reader:
             rows = self._rows.due(reader, after_ms, now_ms)
         return [(queue_id, row) for queue_id, row in rows if self._is_intact(queue_id, row)]
 

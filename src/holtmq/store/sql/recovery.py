@@ -16,6 +16,8 @@ from holtmq.store.sql.keys import RoutingKeys
 from holtmq.store.sql.log_transfer import pack_rows
 from holtmq.store.sql.sql_database import Connection, SqlDatabase
 
+RESERVE = "INSERT INTO delivery_marks VALUES (0, 0, 0) ON CONFLICT (queue_id, priority) DO NOTHING"
+"""Keeps a page of a PostgreSQL table: on a full disk, an empty table could not grow, and consumers could receive nothing."""
 UNUSED_KEYS = "DELETE FROM routing_keys WHERE id NOT IN (SELECT key_id FROM deliveries)"
 
 
@@ -39,7 +41,8 @@ def recover(database: SqlDatabase, keys: RoutingKeys, log: ChunkLog, rows: RowPo
 
 def _tidy_log(connection: Connection, log: ChunkLog) -> Sequence[Totals]:
     """Remove what does not outlive the broker, and return what each queue has in the log."""
-    connection.execute("DELETE FROM delivery_marks WHERE queue_id NOT IN (SELECT id FROM queues)")
+    connection.execute("DELETE FROM delivery_marks WHERE queue_id > 0 AND queue_id NOT IN (SELECT id FROM queues)")
+    connection.execute(RESERVE)
     totals = log.totals()
     queues = {queue_id for (queue_id,) in connection.execute("SELECT id FROM queues")}
     if any(total.is_transient for total in totals):

@@ -265,7 +265,11 @@ class StreamLog(StreamPort):
         return row.first_offset if chunk is None else chunk.place_from(timestamp_ms)
 
     def extent(self, stream: int) -> StreamExtent:
-        rows = self._reader.execute(ENDS, (stream, 1, stream)).fetchall()  # one statement: others may append and trim
+        return self.extent_in(self._reader, stream)
+
+    def extent_in(self, connection: Connection, stream: int) -> StreamExtent:
+        """Return what a stream holds as a connection sees it."""
+        rows = connection.execute(ENDS, (stream, 1, stream)).fetchall()  # one statement: others may append and trim
         if not rows:
             return StreamExtent()
         first, last = map(ChunkRow._make, rows)
