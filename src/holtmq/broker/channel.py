@@ -13,10 +13,11 @@ from holtmq.broker.chores import Chore
 from holtmq.broker.confirms import Confirms
 from holtmq.broker.consumer import Consumer
 from holtmq.broker.declarer import Declarer
+from holtmq.broker.dying import Contents, contents_of
 from holtmq.broker.fan_out import FanOut
 from holtmq.broker.ports import NoOutlet, Outlet
 from holtmq.broker.publication import Destination, Publication
-from holtmq.broker.queue import Contents, MessageQueue, contents_of
+from holtmq.broker.queue import MessageQueue
 from holtmq.broker.queued_message import Origin, QueuedMessage
 from holtmq.broker.reply import REPLY_QUEUE, ReplyDestination
 from holtmq.broker.served_queue import ServedQueue

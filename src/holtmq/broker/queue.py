@@ -7,13 +7,12 @@ What a queue does with a message (limits, expiry, dead letters) is defined in `q
 
 from __future__ import annotations
 
-from collections import deque
 from collections.abc import Callable, Sequence
 from functools import partial
-from itertools import islice
-from typing import TYPE_CHECKING, TypeAlias
+from typing import TYPE_CHECKING
 
 from holtmq.broker.consumer import Consumer, active_consumer, consumers_with_room
+from holtmq.broker.dying import Contents, DyingMessages, contents_of
 from holtmq.broker.lane import Lane
 from holtmq.broker.memory import MESSAGE_BYTES, UNACKNOWLEDGED_BYTES
 from holtmq.broker.ports import QueueHost
@@ -27,7 +26,6 @@ from holtmq.queueing.rules import QueueRules
 from holtmq.queueing.terms import PLAIN_TERMS, Terms, is_expired, parse_expiration, terms_of
 from holtmq.routing.route import Entry
 from holtmq.store.chunk import Chunk, LoggedMessage, Page, Reading
-from holtmq.store.journal_port import JournalPort
 from holtmq.store.records import QueueState, StoredRow
 from holtmq.topology import Queue
 from holtmq.wire.content import LIGHT_BYTES, Properties
@@ -51,11 +49,6 @@ DROPPED_AT_ONCE = 1000
 """Messages removed in one turn because they have expired or are too many. The rest follows in the next turns."""
 READ_AGAIN_MS = 1000
 """Pause after the file could not be read."""
-READ_TO_DIE = 100
-"""Messages that are read together to be dead-lettered, and then dead-lettered in one turn."""
-
-Contents: TypeAlias = tuple[list[tuple[bytes, str | None]], StoreError | None]
-"""The contents of the first of some messages, each with its damage if it has any, and what prevented reading the others."""
 
 
 class MessageQueue:
@@ -96,9 +89,7 @@ class MessageQueue:
         self._paged_bytes = 0
         self._admitted: set[int] = set()
         """Delayed messages in memory that reading the paged part of a lane will find again."""
-        self._dying: deque[tuple[QueuedMessage, DeathReason]] = deque()
-        """Messages to dead-letter, in this order, as soon as they are read from the file."""
-        self._is_reading_dying = False
+        self._dying = DyingMessages(host, self._bury, self._lose_damaged, self._read_ended)
         self._waiting: list[Callable[[], None]] = []
         """Those who wait for the next message, which is being read."""
         self._cannot_read = False
@@ -451,12 +442,17 @@ class MessageQueue:
             elif lane.withdraw(message):
                 self._memory -= message.size
                 self._lose_damaged(message, content, damage)
-        if contents:
-            self._cannot_read = False
-        if error is not None and lane.has_returned(messages[len(contents)]):
-            self._read_later(error)
-        else:
+        has_failed = error is not None and lane.has_returned(messages[len(contents)])
+        self._read_ended(error if has_failed else None, has_read=bool(contents))
+        if not has_failed:
             self._host.wake(self)
+
+    def _read_ended(self, error: StoreError | None, *, has_read: bool) -> None:
+        """Note that contents of messages could be read, or not."""
+        if has_read:
+            self._cannot_read = False
+        if error is not None:
+            self._read_later(error)
 
     def _note_delivery(self, lane: Lane, message_id: int, number: int) -> None:
         lane.delivered = max(lane.delivered, message_id)
@@ -716,7 +712,7 @@ class MessageQueue:
         if self._read_again_at is not None and self._read_again_at <= now:
             self._read_again_at = None
             self._host.wake(self)
-            self._bury_dying()
+            self._dying.go_on()
         if self._timer is not None and self._timer <= now:
             self._timer = None
             self._drop_expired()
@@ -957,50 +953,7 @@ class MessageQueue:
         if self.rules.dead_letter_exchange is None:
             self._drop(message)
             return
-        if message.content and not self._dying:
-            self._bury(message, reason)
-            return
-        self._dying.append((message, reason))
-        self._bury_dying()
-
-    def _bury_dying(self) -> None:
-        """Dead-letter the messages that are dying, in their order. Those whose content was released must be read first."""
-        while self._dying and not self._is_reading_dying:
-            message, reason = self._dying[0]
-            if not message.content:
-                self._read_dying()
-                if self._dying and self._dying[0][0] is message and not message.content:
-                    return
-                continue
-            self._dying.popleft()
-            self._bury(message, reason)
-
-    def _read_dying(self) -> None:
-        self._is_reading_dying = True
-        messages: list[QueuedMessage] = []
-        size = 0
-        for message, _ in islice(self._dying, READ_TO_DIE):
-            if not message.content and size < CHUNK_BYTES:
-                messages.append(message)
-                size += message.size
-        self._host.ask(partial(contents_of, self._journal, messages), partial(self._dying_read, messages))
-
-    def _dying_read(self, messages: list[QueuedMessage], answer: Contents | StoreError) -> None:
-        self._is_reading_dying = False
-        contents, error = ([], answer) if isinstance(answer, StoreError) else answer
-        dying = {message.id: (message, reason) for message, reason in islice(self._dying, READ_TO_DIE)}
-        for message, (content, damage) in zip(messages, contents, strict=False):
-            if damage is None:
-                message.content = content
-            elif message.id in dying:  # otherwise the queue was purged meanwhile
-                self._dying.remove(dying[message.id])
-                self._lose_damaged(message, content, damage)
-        if contents:
-            self._cannot_read = False
-        if error is not None and messages[len(contents)].id in dying:
-            self._read_later(error)
-        else:
-            self._bury_dying()
+        self._dying.add(message, reason)
 
     def _bury(self, message: QueuedMessage, reason: DeathReason) -> None:
         try:
@@ -1028,17 +981,6 @@ class MessageQueue:
         self._terms.pop(message.id, None)
         self._returns.pop(message.id, None)
         self._heavy_bytes -= self._heavy.pop(message.id, 0)
-
-
-def contents_of(journal: JournalPort, messages: Sequence[QueuedMessage]) -> Contents:
-    """Read the contents of messages that were released. Another thread may do so."""
-    contents: list[tuple[bytes, str | None]] = []
-    try:
-        for message in messages:
-            contents.append(journal.read_one(message))  # noqa: PERF401  # what was read before an error counts
-    except StoreError as error:
-        return contents, error
-    return contents, None
 
 
 def _nothing() -> None:
