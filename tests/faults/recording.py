@@ -31,11 +31,14 @@ class Record(NamedTuple):
 
 
 def read_log(path: Path) -> Iterator[Record]:
+    """Yield the records. A process that was killed while it wrote the last one leaves a part of it, which does not count."""
     log = path.read_bytes()
     at = 0
-    while at < len(log):
+    while at + HEAD.size <= len(log):
         kind, name_size, _, process, stream, size, offset = HEAD.unpack_from(log, at)
         at += HEAD.size
+        if at + name_size + size > len(log):
+            return
         name = log[at : at + name_size].decode()
         at += name_size
         yield Record(chr(kind), name, process, stream, offset, log[at : at + size])
