@@ -1,4 +1,4 @@
-"""How long an operation makes other clients wait: python -m benchmarks.stalls [--queues 40000] [--only WORD …]
+"""How long an operation makes other clients wait: python -m benchmarks.stalls [--queues 40000] [--data URL] [--only WORD …]
 
 A broker has one vhost with 40,000 queues and 80,000 bindings. While each operation runs, a probe in a process of its own
 fetches from an empty queue over and over, a millisecond apart. The longest round trip of the probe is what an operation cost
@@ -173,10 +173,12 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--queues", type=int, default=40_000)
     parser.add_argument("--only", nargs="*", default=[], help="words, of which the name of an operation must have one")
+    parser.add_argument("--data", help="URL of a database to use instead of a file; its schema must be empty")
+    parser.add_argument("--at-once", action="store_true", help="import queues and bindings in one request")
     options = parser.parse_args()
     with tempfile.TemporaryDirectory(prefix="holtmq-bench-") as folder, ExitStack() as stack:
         turn = Path(folder) / "turn"
-        amqp, base = stack.enter_context(ticking_broker(Path(folder) / "b.db", turn))
+        amqp, base = stack.enter_context(ticking_broker(options.data or str(Path(folder) / "b.db"), turn))
         site = Site(base, f"{amqp.replace('//', '//guest:guest@')}/%2F", options.queues)
         probe = Probe(site.address, Longest(turn))
         stack.callback(probe.close)
@@ -184,7 +186,7 @@ def main() -> None:
         print("|---|---|---|---|---|")
         with measured(probe, "(none)"):
             time.sleep(IDLE_S)
-        build(site, probe)
+        build(site, probe, is_at_once=options.at_once)
         for name, prepare in operations(site):
             if not options.only or any(word in name for word in options.only):
                 act = prepare()
@@ -193,26 +195,31 @@ def main() -> None:
 
 
 @contextmanager
-def ticking_broker(data: Path, turn: Path) -> Iterator[tuple[str, str]]:
+def ticking_broker(data: str, turn: Path) -> Iterator[tuple[str, str]]:
     """Run a broker. Return its addresses for AMQP and HTTP."""
-    settings = data.with_suffix(".toml")
+    settings = turn.with_name("b.toml")
     settings.write_text(f"memory_bytes = {MEMORY_BYTES}\n")
-    options = ("--config", str(settings), "--data", str(data), "--amqp-port", "0", "--http-port", "0", "--log-level", "error")
+    options = ("--config", str(settings), "--data", data, "--amqp-port", "0", "--http-port", "0", "--log-level", "error")
     command = [sys.executable, "-m", "benchmarks.ticking", str(turn), "serve", *options]
     with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as broker:
         assert broker.stdout is not None
         words = [word.rstrip(",") for word in broker.stdout.readline().split()]
         try:
-            amqp, http = (word for word in words if "://" in word)
+            amqp, http = (word for word in words if word.startswith(("amqp://", "http://")))
             yield amqp, http
         finally:
             broker.kill()
 
 
-def build(site: Site, probe: Probe) -> None:
+def build(site: Site, probe: Probe, *, is_at_once: bool) -> None:
     """Make the topology. The imports are operations as well."""
     names = [QUEUE.format(number) for number in range(site.count)]
     exchanges = [{"name": name, "vhost": "/", "type": kind} for name, kind in (("topics", "topic"), ("keys", "direct"))]
+    if is_at_once:
+        bindings = [*site.bindings("topics"), *site.bindings("keys")]
+        with measured(probe, f"import {site.count:,} queues and {2 * site.count:,} bindings"):
+            site.http("POST", "/api/definitions", {"queues": site.queues(names), "exchanges": exchanges, "bindings": bindings})
+        return
     with measured(probe, f"import {site.count:,} queues"):
         site.http("POST", "/api/definitions", {"queues": site.queues(names), "exchanges": exchanges})
     for exchange in ("topics", "keys"):

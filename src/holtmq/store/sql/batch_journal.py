@@ -10,9 +10,11 @@ collected since. Before that, `relieve` writes what makes room: removals that no
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Generator, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Generator, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from functools import partial
+from itertools import groupby, islice
+from typing import Any, TypeAlias
 
 from holtmq.accounts import Permission, TopicPermission, User
 from holtmq.errors import StoreBusyError, StoreDefectError, StoreError, StoreFencedError, StoreLostError, StoreUnknownError
@@ -40,8 +42,14 @@ INSERT INTO delivery_marks VALUES (?, ?, ?)
 ON CONFLICT (queue_id, priority) DO UPDATE SET up_to = excluded.up_to WHERE excluded.up_to > delivery_marks.up_to
 """
 NO_EXTENT = StreamExtent()
+ADDED_AT_ONCE = 100
+"""Queues or bindings that are added in one step."""
+FREED_AT_ONCE = 1000
 RELIEF_MESSAGES = 1000
 """Removals in one transaction of `relieve`: few enough to fit into the pages that the WAL has anyway."""
+
+Addition: TypeAlias = Callable[[Sequence[tuple[Any, ...]]], None]
+"""Adds many parts of a topology, each given by the arguments of the method that adds one."""
 
 
 class BatchJournal:
@@ -49,6 +57,10 @@ class BatchJournal:
         self._database = database
         self._rows = rows
         self._declarations = SqlDeclarations(database, counts_changes=False)
+        self._additions: dict[Callable[..., object], Addition] = {
+            self._declarations.add_queue: self._declarations.add_queues,
+            self._declarations.add_binding: self._declarations.add_bindings,
+        }
         self._accounts = SqlAccounts(database)
         self._keys = RoutingKeys(database)
         self._reader = database.reader()
@@ -330,8 +342,10 @@ class BatchJournal:
         self.is_in_doubt = False
         self._extents.update(self._new_extents)
         self._log.committed()
-        number, self._writing = self._writing.number, None
-        return number
+        batch, self._writing = self._writing, None
+        while batch.changes:  # one by one: to free all of them at once would hold up other threads
+            del batch.changes[-FREED_AT_ONCE:]
+        return batch.number
 
     def relieve(self, wait_s: float) -> bool:
         """Write what makes room from a batch that failed, in small transactions. Return whether anything was written.
@@ -386,11 +400,11 @@ class BatchJournal:
     def _write(self, connection: Connection, batch: Batch) -> Steps[None]:
         if batch.changes:
             connection.execute(CHANGE)  # once: PostgreSQL would keep a version of the row for each of them
-        for change in batch.changes:
-            more = change()
-            if isinstance(more, Generator):
-                yield from more
-            yield
+        for kind, changes in groupby(batch.changes, self._kind_of):
+            if kind is not None:
+                yield from self._add_many(kind, changes)
+            else:
+                yield from _make_each(changes)
         yield from self._write_purges(connection, batch.purges, batch.forgotten)
         for queue_id, appended in batch.streams.items():
             yield from self._streams.append(queue_id, appended.entries, appended.chunk_bytes)
@@ -410,6 +424,16 @@ class BatchJournal:
             self._write_marks(connection, batch.delivered)
         yield from self._log.compact()
         self._database.note_batch(batch.number)
+
+    def _kind_of(self, change: Callable[[], object]) -> Addition | None:
+        """Return what adds many of the same kind as a change, if that is an addition."""
+        return self._additions.get(change.func) if isinstance(change, partial) else None
+
+    def _add_many(self, add: Addition, changes: Iterable[Callable[[], object]]) -> Steps[None]:
+        """Add queues or bindings. An import has tens of thousands of them."""
+        while some := [change.args for change in islice(changes, ADDED_AT_ONCE) if isinstance(change, partial)]:
+            add(some)
+            yield
 
     def _write_purges(self, connection: Connection, purges: Sequence[Purge], forgotten: Sequence[int]) -> Steps[None]:
         gone = set(forgotten)
@@ -580,3 +604,11 @@ class BatchJournal:
 
     def close(self) -> None:
         self._database.close()
+
+
+def _make_each(changes: Iterable[Callable[[], object]]) -> Steps[None]:
+    for change in changes:
+        more = change()
+        if isinstance(more, Generator):
+            yield from more
+        yield

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from datetime import datetime
 from typing import Any, TypeVar
 
@@ -19,6 +19,12 @@ TRIES = 3
 """Times that the topology is read while other processes change it, before they are kept from doing so."""
 ROWS = 500
 """Number of bindings that are removed in one step."""
+QUEUE_COLUMNS = "vhost, name, durable, auto_delete, exclusive, arguments"
+ADD_QUEUE = f"INSERT INTO queues (id, {QUEUE_COLUMNS}) VALUES (?, ?, ?, ?, ?, ?, ?)"
+ADD_BINDING = (
+    "INSERT INTO bindings (vhost, source, destination_type, destination, routing_key, arguments, created_at, metadata) "
+    "VALUES (?, ?, ?, ?, ?, ?, ?, ?)"
+)
 CHANGE = "UPDATE state SET topology_version = topology_version + 1"
 FROM = "vhost = ? AND source = ?"
 BETWEEN = "vhost = ? AND source = ? AND destination_type = ? AND destination = ?"
@@ -93,18 +99,20 @@ class SqlDeclarations:
 
     def add_queue(self, queue: Queue, queue_id: int | None = None) -> int:
         """Add a queue and return its id, which is the next free one by default."""
-        values = (
-            queue.vhost, queue.name, int(queue.durable), int(queue.auto_delete), int(queue.exclusive), to_text(queue.arguments)
-        )  # fmt: skip
-        columns, marks = "vhost, name, durable, auto_delete, exclusive, arguments", "?, ?, ?, ?, ?, ?"
         with self._database.transaction() as connection:
             if queue_id is None:
-                statement = f"INSERT INTO queues ({columns}) VALUES ({marks}) RETURNING id"
-                (queue_id,) = connection.execute(statement, values).fetchone()
+                statement = f"INSERT INTO queues ({QUEUE_COLUMNS}) VALUES (?, ?, ?, ?, ?, ?) RETURNING id"
+                (queue_id,) = connection.execute(statement, _queue_values(queue)).fetchone()
             else:
-                connection.execute(f"INSERT INTO queues (id, {columns}) VALUES (?, {marks})", (queue_id, *values))
+                connection.execute(ADD_QUEUE, (queue_id, *_queue_values(queue)))
             self.count_change(connection)
         return int(queue_id)
+
+    def add_queues(self, queues: Sequence[tuple[Queue, int]]) -> None:
+        """Add queues with their ids."""
+        with self._database.transaction() as connection:
+            connection.executemany(ADD_QUEUE, [(queue_id, *_queue_values(queue)) for queue, queue_id in queues])
+            self.count_change(connection)
 
     def replace_old_limit(self, queue: Queue) -> bool:
         """Give a queue of a file from before version 4 new arguments. Return False if it is not such a queue."""
@@ -117,11 +125,12 @@ class SqlDeclarations:
         return bool(is_replaced)
 
     def add_binding(self, binding: Binding) -> None:
-        self._change(
-            "INSERT INTO bindings (vhost, source, destination_type, destination, routing_key, arguments, created_at, metadata) "
-            "VALUES (?, ?, ?, ?, ?, ?, ?, ?)",
-            *_identity(binding), binding.created_at.isoformat() if binding.created_at else None, to_text(binding.metadata),
-        )  # fmt: skip
+        self._change(ADD_BINDING, *_binding_values(binding))
+
+    def add_bindings(self, bindings: Sequence[tuple[Binding]]) -> None:
+        with self._database.transaction() as connection:
+            connection.executemany(ADD_BINDING, [_binding_values(binding) for (binding,) in bindings])
+            self.count_change(connection)
 
     def remove(self, removal: Removal) -> Steps[None]:
         """Remove the parts of a topology that a change removed. The caller removes the messages of a queue before.
@@ -212,6 +221,17 @@ def to_text(table: Mapping[str, FieldValue]) -> str:
 
 def from_text(text: str | None) -> Table:
     return table_from_json(json.loads(text), "file") if text else Table.of(None)
+
+
+def _queue_values(queue: Queue) -> tuple[object, ...]:
+    return (
+        queue.vhost, queue.name, int(queue.durable), int(queue.auto_delete), int(queue.exclusive), to_text(queue.arguments)
+    )  # fmt: skip
+
+
+def _binding_values(binding: Binding) -> tuple[object, ...]:
+    created_at = binding.created_at.isoformat() if binding.created_at else None
+    return *_identity(binding), created_at, to_text(binding.metadata)
 
 
 def _identity(binding: Binding) -> tuple[str, ...]:
