@@ -7,7 +7,9 @@ from typing import Any, TypeVar
 
 import pytest
 
+from holtmq.broker import channel as channel_module
 from holtmq.broker import memory as memory_module
+from holtmq.broker.chores import Chore
 from holtmq.broker.queue import READ_AGAIN_MS
 from holtmq.broker.store_reads import StoreReads
 from holtmq.errors import AmqpError, NotFoundError, StoreError
@@ -205,8 +207,9 @@ def test_requeued_messages_are_read_again_before_anything_else(bench: Bench, cli
 
 @pytest.mark.parametrize("is_purged", [False, True])
 def test_rejected_messages_are_dead_lettered_in_order_when_they_are_read(
-    bench: Bench, client: Client, reads: LateReads, *, is_purged: bool
+    bench: Bench, client: Client, reads: LateReads, monkeypatch: pytest.MonkeyPatch, *, is_purged: bool
 ) -> None:
+    monkeypatch.setattr(channel_module, "SETTLED_AT_ONCE", 0)  # as many messages as a client need not wait for
     client.declare("mortal", durable=True, dead_letter_exchange="", dead_letter_routing_key="dead")
     client.declare("dead")
     publish(bench, client, BODIES[:5], "mortal")
@@ -224,6 +227,24 @@ def test_rejected_messages_are_dead_lettered_in_order_when_they_are_read(
     reads.answer_all(bench)
     letters = [client.get("dead") for _ in range(6)]
     assert letters == ([None] * 6 if is_purged else [*BODIES[:5], None])
+
+
+def test_a_client_that_rejects_a_message_finds_its_dead_letter(bench: Bench, client: Client, reads: LateReads) -> None:
+    client.declare("mortal", durable=True, dead_letter_exchange="", dead_letter_routing_key="dead")
+    client.declare("dead")
+    publish(bench, client, BODIES[:2], "mortal")
+    client.consume("mortal")
+    for _ in range(3):
+        bench.turn()
+        reads.answer_all(bench)
+        bench.to_disk()
+    waiting: list[Chore] = []
+    client.channel.session.wait_for = waiting.append
+    client.channel.reject(1, multiple=False, requeue=False)
+    (chore,) = waiting
+    assert (chore.is_done, bench.count("dead")) == (False, 0)
+    reads.answer(bench)
+    assert (chore.is_done, client.get("dead")) == (True, BODIES[0])
 
 
 def test_a_transaction_that_rejects_messages_is_applied_when_they_are_read(

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import secrets
 from collections import deque
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from functools import partial
 from itertools import chain, count, repeat
 from typing import TYPE_CHECKING, NamedTuple, TypeAlias
@@ -621,9 +621,16 @@ class Channel:
             self.transaction.settlements.append((deliveries, settlement))
 
     def _apply_in_steps(self, deliveries: dict[int, Delivery], settlement: Settlement) -> None:
-        """Settle messages, in steps if they are many. The client must wait for the chore before it goes on."""
+        """Settle messages, in steps if they are many. The client must wait for the chore before it goes on.
+
+        If they are few and may die, but must be read before, they are settled when that is done.
+        """
         if len(deliveries) <= SETTLED_AT_ONCE:
-            self._apply(deliveries, settlement)
+            if released := self._to_be_read([(deliveries, settlement)]):
+                self._settling.extend((delivery, settlement) for delivery in deliveries.values())
+                self._do_when_read(released, "settling messages", self._settle_all)
+            else:
+                self._apply(deliveries, settlement)
             return
         self._settling.extend((delivery, settlement) for delivery in deliveries.values())
         self._do_in_steps("settling messages", self._settle_all)
@@ -704,8 +711,9 @@ class Channel:
         """
         transaction = self._require_transaction()
         self._has_rejected = False
-        if released := self._to_be_read(transaction):
-            self._commit_when_read(released)
+        if released := self._to_be_read(transaction.settlements):
+            self.count_uncommitted(sum([message.size for message in released]))
+            self._do_when_read(released, "committing a transaction", self._commit_all)
         elif transaction.copies + transaction.settled_count > COMMITTED_AT_ONCE:
             self._do_in_steps("committing a transaction", self._commit_all)
         else:
@@ -714,25 +722,22 @@ class Channel:
         if self.chore is None:
             self.require_committed()
 
-    def _to_be_read(self, transaction: Transaction) -> list[QueuedMessage]:
-        """Return the messages that may die in the transaction, and whose contents must be read before."""
+    def _to_be_read(self, settlements: Iterable[tuple[dict[int, Delivery], Settlement]]) -> list[QueuedMessage]:
+        """Return the messages that may die when they are settled, and whose contents must be read before."""
         if self._unfinished:
             return []
         return [
             message
-            for deliveries, settlement in transaction.settlements
+            for deliveries, settlement in settlements
             if settlement is not ACK
             for message, queue, _ in deliveries.values()
             if isinstance(queue, MessageQueue) and queue.must_read(message, is_requeued=settlement is REQUEUE)
         ]
 
-    def _commit_when_read(self, released: list[QueuedMessage]) -> None:
-        """Read messages, and commit then, so that their dead letters are in the batch as well."""
-        self.count_uncommitted(sum([message.size for message in released]))
-        self._unfinished.append(self._commit_all)
-        chore = self._chore = Chore(
-            "committing a transaction", f"channel {self.number} of {self.session.user.name!r}", self.finish
-        )
+    def _do_when_read(self, released: list[QueuedMessage], what: str, begin: Callable[[], Steps[None]]) -> None:
+        """Read messages, and do something then. Their dead letters are in the same batch, and the client finds them."""
+        self._unfinished.append(begin)
+        chore = self._chore = Chore(what, f"channel {self.number} of {self.session.user.name!r}", self.finish)
 
         def go_on(answer: Contents | StoreError) -> None:
             contents = [] if isinstance(answer, StoreError) else answer[0]
