@@ -68,7 +68,7 @@ def dead_letters(channel: Channel) -> None:
     event = channel.get("q", no_ack=False)
     assert event is not None
     channel.reject(event.method.delivery_tag, requeue=False)
-    eventually(lambda: channel.count("dead"), "the dead letter")
+    channel.settle()
     assert channel.drain("dead") == [b"1111"]
 
 
