@@ -77,7 +77,7 @@ def channel(broker: TestBroker) -> Iterator[Channel]:
         channel.declare("q", durable=True)
         for number in range(MESSAGES):
             channel.publish("", "q", b"%d" % number, delivery_mode=2)
-            if number == MESSAGES // 2:
+            if number == 100:
                 channel.settle()  # the broker looks at the window between two turns
         channel.settle()
         yield channel

@@ -37,4 +37,5 @@ async def when_read(channel: Channel, queue: str) -> None:
     def ask(then: Callable[[bool | StoreError], None]) -> None:
         channel.when_read(queue, lambda: then(True))  # the answer says nothing else
 
-    await answer_of(ask)
+    if channel.is_reading(queue):  # it may have been read since the last attempt, which was in an earlier turn
+        await answer_of(ask)
