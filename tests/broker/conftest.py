@@ -16,12 +16,13 @@ from holtmq.broker.chores import Chores
 from holtmq.broker.consumer import Consumer
 from holtmq.broker.containment import InternalErrors
 from holtmq.broker.queued_message import QueuedMessage
+from holtmq.broker.stream_row import StreamRow
 from holtmq.server.startup import recover
 from holtmq.steps import complete
 from holtmq.store.sqlite.database import SqliteDatabase
 from holtmq.store.sqlite.file_store import file_journal
 from holtmq.table import FieldValue
-from holtmq.wire.content import encode_properties, make_content
+from holtmq.wire.content import Properties, encode_properties, make_content, raw_properties_of
 
 START_MS = 1_700_000_000_000
 
@@ -70,6 +71,13 @@ class Client:
             self.deliveries.append((tag, message, message.id in redelivered))
             self.bodies.append(message.body)
             self.contents.append(message.content)
+
+    def deliver_row(self, consumer: Consumer, first_tag: int, row: StreamRow) -> None:
+        for place, body in enumerate(row.bodies):
+            offset = row.first_offset + place
+            content = row.frames.content(offset, body)
+            message = QueuedMessage(offset, row.origin, Properties(raw_properties_of(content)), content, len(body), 1)
+            self.deliver(consumer, first_tag + place, [message], ())
 
     def confirm(self, tag: int, *, multiple: bool) -> None:
         self.confirms.append((tag, multiple))

@@ -13,6 +13,7 @@ import holtmq
 from holtmq.broker.broker import Broker
 from holtmq.broker.consumer import Consumer
 from holtmq.broker.queued_message import QueuedMessage
+from holtmq.broker.stream_row import StreamRow
 from holtmq.errors import AmqpError
 from holtmq.server.startup import recover
 from holtmq.steps import complete
@@ -236,6 +237,9 @@ class BrokerQueueTarget:
     def deliver(
         self, consumer: Consumer, first_tag: int, messages: Sequence[QueuedMessage], redelivered: Collection[int]
     ) -> None:
+        raise AssertionError("the table has no consumers")
+
+    def deliver_row(self, consumer: Consumer, first_tag: int, row: StreamRow) -> None:
         raise AssertionError("the table has no consumers")
 
     def confirm(self, tag: int, *, multiple: bool) -> None:

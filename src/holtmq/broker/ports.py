@@ -25,6 +25,7 @@ if TYPE_CHECKING:
     from holtmq.broker.lane import Lane
     from holtmq.broker.queue import MessageQueue
     from holtmq.broker.served_queue import ServedQueue
+    from holtmq.broker.stream_row import StreamRow
 
 T = TypeVar("T")
 
@@ -40,6 +41,9 @@ class Outlet(Protocol):
         self, consumer: Consumer, first_tag: int, messages: Sequence[QueuedMessage], redelivered: Collection[int]
     ) -> None:
         """Send messages with consecutive delivery tags; `redelivered` has the ids of those delivered before."""
+
+    def deliver_row(self, consumer: Consumer, first_tag: int, row: StreamRow) -> None:
+        """Send messages of a stream with consecutive delivery tags."""
 
     def confirm(self, tag: int, *, multiple: bool) -> None:
         """Confirm a published message, or all up to it."""
@@ -65,6 +69,7 @@ class NoOutlet:
     def deliver(
         self, consumer: Consumer, first_tag: int, messages: Sequence[QueuedMessage], redelivered: Collection[int]
     ) -> None: ...
+    def deliver_row(self, consumer: Consumer, first_tag: int, row: StreamRow) -> None: ...
     def confirm(self, tag: int, *, multiple: bool) -> None: ...
     def refuse(self, tag: int) -> None: ...
     def give_back(self, message: QueuedMessage) -> None: ...

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from functools import partial
-from itertools import groupby
 from typing import TYPE_CHECKING
 from weakref import ref
 
@@ -16,6 +15,7 @@ from holtmq.broker.chores import Chore
 from holtmq.broker.memory import MESSAGE_BYTES, UNACKNOWLEDGED_BYTES
 from holtmq.broker.ports import QueueHost
 from holtmq.broker.queued_message import QueuedMessage
+from holtmq.broker.stream_row import StreamRow
 from holtmq.broker.traffic import Outflow
 from holtmq.errors import NotImplementedByBrokerError, PreconditionFailedError, StoreError
 from holtmq.queueing.damage_report import damage_report, wants_reports
@@ -291,18 +291,20 @@ class StreamQueue:
 
     def _advance(self, reader: StreamReader, chunk: StreamChunk, limit: int) -> None:
         """Deliver the next messages of a chunk to a consumer."""
+        consumer, channel = reader.consumer, reader.consumer.channel
         reader.reported = set()
-        messages = self._take(reader, chunk, limit)
-        if messages:
-            try:
-                reader.consumer.channel.deliver(reader.consumer, messages, reader.reported)
-            except Exception:  # noqa: BLE001  # contained: it is reported
-                self._host.delivery_failed(reader.consumer)
+        row = self._take_row(reader, chunk, limit) if reader.filter is None and chunk.is_plain else None
+        messages = self._take(reader, chunk, limit) if row is None else []
+        try:
+            if row is not None:
+                channel.deliver_row(consumer, row)
+            elif messages:
+                channel.deliver(consumer, messages, reader.reported)
+        except Exception:  # noqa: BLE001  # contained: it is reported
+            self._host.delivery_failed(consumer)
 
     def _take(self, reader: StreamReader, chunk: StreamChunk, limit: int) -> list[QueuedMessage]:
         """Return the next messages of a chunk that a consumer wants, and move its place behind them."""
-        if reader.filter is None and chunk.is_plain:
-            return self._take_plain(reader, chunk, limit)
         first, offset = chunk.first_offset, max(reader.next_offset, chunk.first_offset)
         wanted, number = reader.filter, reader.consumer.channel.number
         messages: list[QueuedMessage] = []
@@ -352,21 +354,19 @@ class StreamQueue:
             return True
         return any(wanted.admits(offset_header(raw).filter_value) for raw in chunk.properties)
 
-    def _take_plain(self, reader: StreamReader, chunk: StreamChunk, limit: int) -> list[QueuedMessage]:
-        """Do the same for messages that share all but their bodies. On the hot path: see benchmarks/streams.py."""
+    def _take_row(self, reader: StreamReader, chunk: StreamChunk, limit: int) -> StreamRow | None:
+        """Return the next messages of a chunk that share all but their bodies, and move the consumer's place behind them.
+
+        Return None if their bodies are of several lengths.
+        """
         offset = max(reader.next_offset, chunk.first_offset)
         bodies = chunk.bodies(offset - chunk.first_offset, limit)
-        header, origin = offset_header(chunk.properties[0]), self._host.origin(chunk.origins[0])
-        number = reader.consumer.channel.number
-        messages: list[QueuedMessage] = []
-        for size, group in groupby(bodies, len):
-            contents = header.frames(size, number).contents(offset, list(group))
-            messages += [
-                QueuedMessage(place, origin, NO_PROPERTIES, content, size, 1) for place, content in enumerate(contents, offset)
-            ]
-            offset += len(contents)
-        reader.next_offset = offset
-        return messages
+        size = len(bodies[0])
+        if len(set(map(len, bodies))) > 1:
+            return None
+        reader.next_offset = offset + len(bodies)
+        frames = offset_header(chunk.properties[0]).frames(size, reader.consumer.channel.number)
+        return StreamRow(self._host.origin(chunk.origins[0]), frames, offset, bodies)
 
     def _read_later(self, error: StoreError) -> None:
         self._host.read_failed(self, error, is_new=not self._cannot_read)
@@ -382,6 +382,10 @@ class StreamQueue:
         self._held += len(messages)
         for message in messages:
             message.content = b""
+
+    def hold_row(self, number: int) -> None:
+        """Note that messages are unacknowledged."""
+        self._held += number
 
     def sent(self, messages: list[QueuedMessage]) -> None:
         """Do nothing: delivered messages stay."""

@@ -84,6 +84,9 @@ class Inbox:
     def deliver(self, consumer: Consumer, first_tag: int, messages: Any, redelivered: Any) -> None:
         raise AssertionError("the API does not consume")
 
+    def deliver_row(self, consumer: Consumer, first_tag: int, row: Any) -> None:
+        raise AssertionError("the API does not consume")
+
     def confirm(self, tag: int, *, multiple: bool) -> None: ...
     def refuse(self, tag: int) -> None:
         self.refused.append(tag)

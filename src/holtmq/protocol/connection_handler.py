@@ -6,7 +6,7 @@ attributes alone, so neither package imports the other.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Protocol
 
 from holtmq.table import FieldValue
@@ -56,6 +56,26 @@ class MessageOnWire(Protocol):
 
     @property
     def origin(self) -> OriginOnWire: ...
+
+
+class FramesOnWire(Protocol):
+    """The content of a message of a stream in three parts: before its offset, between offset and body, and after the body."""
+
+    def __iter__(self) -> Iterator[bytes]: ...
+    def content(self, offset: int, body: bytes) -> Content: ...
+
+
+class RowOnWire(Protocol):
+    """Messages of a stream that differ in offset and body, and whose bodies have one length."""
+
+    @property
+    def origin(self) -> OriginOnWire: ...
+    @property
+    def frames(self) -> FramesOnWire: ...
+    @property
+    def first_offset(self) -> int: ...
+    @property
+    def bodies(self) -> Sequence[bytes]: ...
 
 
 class ConsumerOnWire(Protocol):

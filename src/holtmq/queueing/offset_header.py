@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from functools import lru_cache
-from struct import Struct
 from typing import NamedTuple
 
 from holtmq.errors import FrameError
@@ -76,12 +74,6 @@ class OffsetFrames(NamedTuple):
     start: bytes
     middle: bytes
     end: bytes
-
-    def contents(self, first_offset: int, bodies: Sequence[bytes]) -> list[Content]:
-        """Return the content of messages of this size with consecutive offsets."""
-        start, middle, end = self
-        pack = Struct(f">{len(start)}sQ{len(middle)}s{len(bodies[0])}s{len(end)}s").pack
-        return [pack(start, offset, middle, body, end) for offset, body in enumerate(bodies, first_offset)]
 
     def content(self, offset: int, body: bytes) -> Content:
         start, middle, end = self
