@@ -27,6 +27,11 @@ def complete(steps: Steps[R]) -> R:
             return result
 
 
+def nothing() -> Steps[None]:
+    """Do nothing, in no step."""
+    yield from ()
+
+
 def one_by_one(items: Iterable[T]) -> Iterator[T]:
     """Yield the items of this moment, and hold none that was yielded before.
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from holtmq.broker import channel, traffic
+from holtmq.broker import traffic, ways
 from holtmq.broker.traffic import NAME_BYTES, TALLY_BYTES
 from holtmq.steps import complete
 from holtmq.topology import Binding
@@ -29,7 +29,7 @@ def bound(bench: Bench) -> list[str]:
 
 def test_the_routes_of_a_channel_are_bounded_and_count_until_it_closes(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(traffic, "NAMES_KEPT", KEPT)
-    monkeypatch.setattr(channel, "DESTINATIONS_KEPT", KEPT)
+    monkeypatch.setattr(ways, "DESTINATIONS_KEPT", KEPT)
     keys, client = bound(bench), bench.client()
     session = client.channel.session
     empty = session.memory
@@ -38,20 +38,20 @@ def test_the_routes_of_a_channel_are_bounded_and_count_until_it_closes(bench: Be
     assert one > empty
     for key in keys:
         client.publish("amq.direct", key)
-    most_ways = channel.WAY_BYTES * KEPT + channel.WAY_DESTINATION_BYTES * (KEPT + QUEUES)
+    most_ways = ways.WAY_BYTES * KEPT + ways.WAY_DESTINATION_BYTES * (KEPT + QUEUES)
     most_tallies = TALLY_BYTES * (KEPT + QUEUES + 1) + NAME_BYTES * KEPT
     assert one < session.memory <= empty + most_ways + most_tallies
-    assert sum(len(tally.queues) for tally in client.channel.tallies) <= KEPT
-    assert sum(tally.count for tally in client.channel.tallies) == KEYS + 1
+    assert sum(len(tally.queues) for tally in client.channel.ways.tallies) <= KEPT
+    assert sum(tally.count for tally in client.channel.ways.tallies) == KEYS + 1
     bench.broker.vhosts["/"].bind(Binding("amq.topic", "q0", "other"))
     client.publish("amq.direct", keys[0])
-    assert session.memory < empty + most_tallies + one - empty + QUEUES * channel.WAY_DESTINATION_BYTES
+    assert session.memory < empty + most_tallies + one - empty + QUEUES * ways.WAY_DESTINATION_BYTES
     complete(client.channel.close())
     assert session.memory == empty
 
 
 def test_a_way_that_is_dropped_while_it_is_found_still_routes_by_headers(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(channel, "DESTINATIONS_KEPT", 0)
+    monkeypatch.setattr(ways, "DESTINATIONS_KEPT", 0)
     client, vhost = bench.client(), bench.broker.vhosts["/"]
     for name in ("a", "b"):
         client.declare(name)

@@ -24,8 +24,9 @@ from holtmq.broker.served_queue import ServedQueue
 from holtmq.broker.settlement import ACK, REJECT, REQUEUE, Settlement
 from holtmq.broker.stream_queue import StreamQueue
 from holtmq.broker.stream_row import StreamRow
-from holtmq.broker.traffic import WAYS_KEPT, Inflow, Outflow, Tallies, Way
+from holtmq.broker.traffic import Inflow, Outflow, Way
 from holtmq.broker.transaction import Transaction
+from holtmq.broker.ways import Ways
 from holtmq.errors import (
     NotAllowedError,
     NotImplementedByBrokerError,
@@ -33,12 +34,9 @@ from holtmq.errors import (
     StoreError,
 )
 from holtmq.queueing.terms import parse_expiration
-from holtmq.routing.matcher import NO_HEADERS
-from holtmq.routing.route import NO_ENTRIES, Entry, Route
-from holtmq.routing.router import routing_keys
-from holtmq.steps import Steps, complete
+from holtmq.routing.route import Entry
+from holtmq.steps import Steps, complete, nothing
 from holtmq.table import FieldValue, describe
-from holtmq.topology import DEFAULT_EXCHANGE
 from holtmq.wire.content import OVERHEAD_WITHOUT_PROPERTIES, Content, Properties, encode_properties, sizes_of
 from holtmq.wire.tables import join_table, split_table
 
@@ -55,11 +53,6 @@ SETTLED_AT_ONCE = 100
 """Messages that a client can requeue or reject together without waiting for a chore."""
 COMMITTED_AT_ONCE = 1000
 """Messages and acknowledgements of a transaction that is committed without a chore."""
-DESTINATIONS_KEPT = 20_000
-"""Number of destinations in all the ways that a channel keeps in its cache."""
-WAY_BYTES = 600
-WAY_DESTINATION_BYTES = 16
-"""What a way takes in the cache, and each of its destinations: once in the way, and once in the route that it is found by."""
 
 
 class Fetched(NamedTuple):
@@ -71,28 +64,12 @@ class Fetched(NamedTuple):
     remaining: int
 
 
-class ExchangeAccess:
-    """What is the same for all messages to an exchange that the user may publish to."""
-
-    __slots__ = ("has_topic_permission", "is_costly", "last_route", "last_way", "reads_headers", "way")
-
-    def __init__(self, *, has_topic_permission: bool, reads_headers: bool, way: Way | None, is_costly: bool) -> None:
-        self.has_topic_permission = has_topic_permission
-        """Whether the routing key decides if the user may publish."""
-        self.reads_headers = reads_headers
-        self.way = way
-        """The way of all messages without headers, if the routing key has no effect on it."""
-        self.is_costly = is_costly
-        """Whether finding the way of a message may take a millisecond."""
-        self.last_route: Route | None = None
-        self.last_way: Way | None = None
-        """The route of an earlier message, and its way: many routing keys have the same route."""
-
-
 class Channel:
     def __init__(self, session: Session, number: int, outlet: Outlet) -> None:
         self.session = session
         self.number = number
+        self.subject = f"channel {number} of {session.user.name!r}"
+        """The channel in words, for the log."""
         self.outlet = outlet
         self.vhost = session.vhost
         self.broker = session.broker
@@ -113,7 +90,7 @@ class Channel:
         self._is_confirming = False
         self._has_rejected = False
         """Whether a full queue rejected a message of the current transaction."""
-        self.tallies = Tallies()
+        self.ways = Ways(session, self.subject)
         self.outflow = Outflow()
         self.returned = 0
         """Mandatory messages that were returned as unroutable."""
@@ -124,21 +101,13 @@ class Channel:
         self._reply: ReplyDestination | None = None
         self._is_counted = False
         """Whether the vhost has the counters of this channel, which is closed."""
-        self._generation = -1
-        """The vhost's generation in which the following was found."""
-        self._accesses: dict[str, ExchangeAccess] = {}
-        self._ways: dict[tuple[str, tuple[str, ...]], Way] = {}
-        self._destinations = 0
-        """Number of destinations of the ways in this cache."""
-        self._routing_memory = 0
-        """Bytes of the ways and tallies, as the session counts them."""
         self.known_properties = session.broker.properties
         """Decoded properties by their bytes, shared by all channels."""
 
     def publication(self, exchange: str, routing_key: str, *, is_mandatory: bool) -> Publication:
         """Return a handle for publishing with this exchange and key, after a check of the user's permissions."""
         publication = Publication(self, Origin(exchange, routing_key), is_mandatory=is_mandatory)
-        self.resolve(publication)
+        self.ways.resolve(publication)
         return publication
 
     def put(self, publication: Publication, properties: Properties, contents: Sequence[Content], way: Way) -> None:
@@ -209,7 +178,7 @@ class Channel:
         """Put messages of a transaction into those of their queues that still exist."""
         left = [destination for destination in way.destinations if not destination.is_deleted]
         if len(left) < len(way.destinations):
-            way = self._tallied(publication.origin.exchange, left, way.entries)
+            way = self.ways.tallied(publication.origin.exchange, left, way.entries)
         self.put(publication, properties, contents, way)
 
     def _fan_out(self, fan_out: FanOut) -> None:
@@ -242,90 +211,6 @@ class Channel:
             confirms.is_waiting = True
             self.broker.unconfirmed.append(confirms)
 
-    def resolve(self, publication: Publication) -> None:
-        """Resolve the route: the first time, and after any change of topology or permissions."""
-        origin, vhost = publication.origin, self.vhost
-        exchange = origin.exchange
-        if self._generation != vhost.generation:
-            self._generation = vhost.generation
-            self._forget_ways()
-        access = self._accesses.get(exchange) or self._access(origin)
-        if access.has_topic_permission:
-            self._require_topic(exchange, origin.routing_key)
-        publication.reads_headers = access.reads_headers
-        publication.way = access.way or self._way(origin, NO_HEADERS, access)
-        publication.generation = vhost.generation
-        if access.is_costly:
-            self._give_way()
-
-    def _access(self, origin: Origin) -> ExchangeAccess:
-        """Check that the user may publish to an exchange."""
-        exchange, router = origin.exchange, self.vhost.router
-        self.broker.chores.count_time()  # a route to tens of thousands of queues takes longer than a chore may
-        self.session.require("write", "exchange", exchange)
-        router.require_publishable(exchange)
-        access = self._accesses[exchange] = ExchangeAccess(
-            has_topic_permission=self.vhost.has_topic_permission(self.session.user.name, exchange),
-            reads_headers=router.reads_headers(exchange),
-            way=None,
-            is_costly=router.is_costly(exchange),
-        )
-        if not router.reads_routing_key(exchange):
-            access.way = self._way(origin, NO_HEADERS, access)
-        return access
-
-    def _way(self, origin: Origin, headers: Mapping[str, FieldValue], access: ExchangeAccess) -> Way:
-        """Return the way of a message, from a cache, since many routing keys lead to the same queues."""
-        exchange, vhost = origin.exchange, self.vhost
-        if exchange == DEFAULT_EXCHANGE and origin.routing_key.startswith(REPLY_QUEUE):
-            return self._tallied(exchange, vhost.reply_destinations(origin.routing_key), NO_ENTRIES)
-        route = vhost.router.resolve(exchange, origin.routing_key, headers)
-        if route is access.last_route and access.last_way is not None:
-            return access.last_way
-        access.last_route, access.last_way = route, self._way_of(exchange, route)
-        return access.last_way
-
-    def _way_of(self, exchange: str, route: Route) -> Way:
-        vhost = self.vhost
-        if route.entries:
-            return self._tallied(exchange, vhost.destinations(route), route.entries)
-        way = self._ways.get((exchange, route.queues))
-        if way is None:
-            if len(self._ways) >= WAYS_KEPT or self._destinations > DESTINATIONS_KEPT:
-                self._forget_ways()
-            destinations = vhost.destinations(route)
-            self._destinations += len(destinations)
-            way = self._ways[exchange, route.queues] = self._tallied(exchange, destinations, NO_ENTRIES)
-        return way
-
-    def _tallied(self, exchange: str, destinations: Sequence[Destination], entries: Mapping[str, Entry]) -> Way:
-        way = self.tallies.way(exchange, destinations, entries)
-        self._count_routing()
-        return way
-
-    def _forget_ways(self) -> None:
-        self._accesses.clear()
-        self._ways.clear()
-        self._destinations = 0
-        self._count_routing()
-
-    def _count_routing(self, *, is_over: bool = False) -> None:
-        """Count what the ways and tallies take, or nothing any more."""
-        ways = WAY_BYTES * len(self._ways) + WAY_DESTINATION_BYTES * self._destinations
-        now = 0 if is_over else ways + self.tallies.memory
-        self.session.routing += now - self._routing_memory
-        self._routing_memory = now
-
-    def _give_way(self) -> None:
-        """Let others go first, if this turn has taken its time."""
-        chore = self.broker.chores.add("routing", f"channel {self.number} of {self.session.user.name!r}", _nothing)
-        if not chore.is_done:
-            self.session.wait_for(chore)
-
-    def _require_topic(self, exchange: str, routing_key: str) -> None:
-        user, vhost = self.session.user.name, self.vhost.name
-        self.broker.authorization.require_topic(user, vhost, "write", exchange, routing_key)
-
     def look_closer(self, publication: Publication, properties: Properties) -> tuple[Properties, Way]:
         """Handle the properties that affect routing: user_id, expiration, CC and BCC headers, reply_to.
 
@@ -337,15 +222,7 @@ class Channel:
             raise PreconditionFailedError(
                 f"user_id property set to {properties.user_id!r} but authenticated user was {user.name!r}"
             )
-        way, origin = publication.way, publication.origin
-        access = self._accesses.get(origin.exchange) or self._access(origin)
-        if properties.adds_keys and access.has_topic_permission:
-            for key in routing_keys(origin.routing_key, properties.headers):
-                self._require_topic(origin.exchange, key)
-        if properties.has_headers and (publication.reads_headers or properties.adds_keys):
-            way = self._way(origin, properties.headers, access)
-            if access.is_costly:
-                self._give_way()
+        way = self.ways.with_headers(publication, properties)
         changes: dict[str, object] = {}
         if properties.adds_keys and "BCC" in properties.headers:
             fields = split_table(properties.raw_headers())
@@ -522,7 +399,7 @@ class Channel:
 
     def when_read(self, queue_name: str, call: Callable[[], None]) -> None:
         """Call a function when another `get` may return a message, unless the channel is closed. The client waits meanwhile."""
-        chore = Chore("getting a message", f"channel {self.number} of {self.session.user.name!r}", _nothing)
+        chore = Chore("getting a message", self.subject, nothing)
         outlet = self.outlet
 
         def go_on() -> None:
@@ -602,8 +479,8 @@ class Channel:
     @property
     def inflow(self) -> Inflow:
         """Counters of the messages published on this channel."""
-        unroutable = sum(tally.count for tally in self.tallies if not tally.copies)
-        published = sum(tally.count for tally in self.tallies)
+        unroutable = sum(tally.count for tally in self.ways.tallies if not tally.copies)
+        published = sum(tally.count for tally in self.ways.tallies)
         return Inflow(published, self.confirms.confirmed, self.returned, unroutable - self.returned)
 
     def recover(self, *, requeue: bool) -> None:
@@ -664,7 +541,7 @@ class Channel:
         self._unfinished.append(begin)
         if len(self._unfinished) > 1:
             return
-        self._chore = self.broker.chores.add(what, f"channel {self.number} of {self.session.user.name!r}", self.finish)
+        self._chore = self.broker.chores.add(what, self.subject, self.finish)
         if not self._chore.is_done:
             self.session.wait_for(self._chore)
 
@@ -753,7 +630,7 @@ class Channel:
     def _do_when_read(self, released: list[QueuedMessage], what: str, begin: Callable[[], Steps[None]]) -> None:
         """Read messages, and do something then. Their dead letters are in the same batch, and the client finds them."""
         self._unfinished.append(begin)
-        chore = self._chore = Chore(what, f"channel {self.number} of {self.session.user.name!r}", self.finish)
+        chore = self._chore = Chore(what, self.subject, self.finish)
 
         def go_on(answer: Contents | StoreError) -> None:
             contents = [] if isinstance(answer, StoreError) else answer[0]
@@ -847,7 +724,7 @@ class Channel:
         if not self._is_counted:
             self._is_counted = True
             self.vhost.count_closed(self)
-            self._count_routing(is_over=True)
+            self.ways.close()
 
 
 def _take_all(destinations: Sequence[Destination], properties: Properties) -> bool:
@@ -856,7 +733,3 @@ def _take_all(destinations: Sequence[Destination], properties: Properties) -> bo
 
 def _unknown(tag: int) -> PreconditionFailedError:
     return PreconditionFailedError(f"unknown delivery tag {tag}")
-
-
-def _nothing() -> Steps[None]:
-    yield from ()

@@ -61,14 +61,14 @@ class Publication:
         channel = self.channel
         origin = Origin(self.origin.exchange, routing_key, address)
         publication = Publication(channel, origin, is_mandatory=self.is_mandatory)
-        channel.resolve(publication)
+        channel.ways.resolve(publication)
         return publication
 
     def publish(self, raw_properties: bytes, contents: Sequence[Content]) -> None:
         """Publish messages that differ in nothing but their body. On the hot path: see benchmarks/broker.py."""
         channel = self.channel
         if self.generation != channel.vhost.generation:
-            channel.resolve(self)
+            channel.ways.resolve(self)
         known = channel.known_properties
         properties = known.get(raw_properties) or known_properties(raw_properties, known)
         way = self.way

@@ -405,7 +405,7 @@ class VirtualHost:
 
     def count_closed(self, channel: Channel) -> None:
         """Keep the counters of a channel that closes."""
-        for tally in channel.tallies:
+        for tally in channel.ways.tallies:
             self._closed_traffic.add(tally)
         self._closed_traffic.forget(self.router.registry.exchanges, self.queues)
         self._closed_inflow.add(channel.inflow)
@@ -420,7 +420,7 @@ class VirtualHost:
         """Return the traffic of all exchanges so far."""
         traffic = self._closed_traffic.copy()
         for channel in self.channels:
-            for tally in list(channel.tallies):
+            for tally in list(channel.ways.tallies):
                 traffic.add(tally)
                 yield
         return traffic

@@ -208,7 +208,7 @@ def _messages(node: Node, counted: Counted) -> Iterator[Iterable[str]]:
     yield _counter("holtmq_messages_damaged_total", text, [({}, node.broker.journal.damaged)])
     channels = [channel for vhost in node.broker.vhosts.values() for channel in vhost.channels]
     consumers = sum(len(channel.consumers) for channel in channels)
-    publishers = sum(1 for channel in channels if any(tally.count for tally in channel.tallies))
+    publishers = sum(1 for channel in channels if any(tally.count for tally in channel.ways.tallies))
     yield _gauge("rabbitmq_global_consumers", "Consumers.", [(PROTOCOL, consumers)])
     yield _gauge("rabbitmq_global_publishers", "Channels that have published.", [(PROTOCOL, publishers)])
     yield _gauge("rabbitmq_consumers", "Consumers.", [({}, consumers)])
