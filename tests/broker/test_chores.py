@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import partial
 from random import Random
 from typing import Any
 
@@ -268,3 +269,28 @@ def test_a_chore_that_fails_is_started_again(bench: Bench) -> None:
 
 def _fail(*_: object) -> int:
     raise ValueError("an injected error")
+
+
+def test_no_chore_is_lost_if_starting_it_again_fails(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
+    chores, done = bench.broker.chores, list[str]()
+
+    def work(name: str) -> Steps[None]:
+        if not chores_work:
+            raise RuntimeError(name)
+        done.append(name)
+        yield
+
+    chores_work = False
+    for name in ("one", "two"):
+        chores.add(name, "a test", partial(work, name))
+    with monkeypatch.context() as patch:
+        patch.setattr(chores, "start", fail)
+        chores.retry()
+    chores_work = True
+    chores.retry()
+    assert done == ["one", "two"]
+    assert bench.broker.internal_errors.counts == {"one": 2, "two": 2}
+
+
+def fail(_: object) -> None:
+    raise RuntimeError("it cannot be started")

@@ -97,11 +97,13 @@ def victim(tmp_path: Path) -> Iterator[Victim]:
 
 
 def send_until_stuck(amqp: Amqp, data: bytes, times: int) -> int:
-    """Send without reading, until the broker no longer reads. Return how often the data was sent."""
+    """Send without reading, until the broker has read nothing for a while. Return how often the data was sent."""
     amqp.socket.settimeout(1.0)
     for sent in range(times):
         try:
-            amqp.socket.sendall(data)
+            left = memoryview(data)
+            while left:  # not `sendall`, whose timeout is for all of the data
+                left = left[amqp.socket.send(left[:MIB]) :]
         except OSError:
             return sent
     return times

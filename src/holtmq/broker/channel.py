@@ -13,7 +13,7 @@ from holtmq.broker.chores import Chore
 from holtmq.broker.confirms import Confirms
 from holtmq.broker.consumer import Consumer
 from holtmq.broker.declarer import Declarer
-from holtmq.broker.dying import Contents, contents_of
+from holtmq.broker.dying import READ_BYTES, Contents, contents_of
 from holtmq.broker.fan_out import FanOut
 from holtmq.broker.ports import NoOutlet, Outlet
 from holtmq.broker.publication import Destination, Publication
@@ -600,7 +600,8 @@ class Channel:
         """Apply the transaction in one batch of the journal, which is written to disk as a whole.
 
         A large one is applied in steps. If messages are rejected whose contents must be read, it is applied when that is
-        done. In both cases, the caller must call `require_committed` when there is no `chore` any more.
+        done, unless they are large: their dead letters then follow in later batches. In both cases, the caller must call
+        `require_committed` when there is no `chore` any more.
         """
         transaction = self._require_transaction()
         self._has_rejected = False
@@ -616,16 +617,20 @@ class Channel:
             self.require_committed()
 
     def _to_be_read(self, settlements: Iterable[tuple[dict[int, Delivery], Settlement]]) -> list[QueuedMessage]:
-        """Return the messages that may die when they are settled, and whose contents must be read before."""
+        """Return the messages that may die when they are settled, and whose contents must be read before.
+
+        If they are too large to be held in memory together, return none: their queues read them piece by piece.
+        """
         if self._unfinished:
             return []
-        return [
+        released = [
             message
             for deliveries, settlement in settlements
             if settlement is not ACK
             for message, queue, _ in deliveries.values()
             if isinstance(queue, MessageQueue) and queue.must_read(message, is_requeued=settlement is REQUEUE)
         ]
+        return released if sum([message.size for message in released]) <= READ_BYTES else []
 
     def _do_when_read(self, released: list[QueuedMessage], what: str, begin: Callable[[], Steps[None]]) -> None:
         """Read messages, and do something then. Their dead letters are in the same batch, and the client finds them."""

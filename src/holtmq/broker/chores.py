@@ -66,7 +66,10 @@ class Chores:
     def add(self, name: str, subject: str, begin: Callable[[], Steps[None]]) -> Chore:
         """Start a chore. `name` and `subject` say in the log what failed, and for whom."""
         chore = Chore(name, subject, begin)
-        self.start(chore)
+        try:
+            self.start(chore)
+        except Exception:  # noqa: BLE001  # contained: it is reported
+            self._fail(chore)
         return chore
 
     def start(self, chore: Chore) -> None:
@@ -75,10 +78,13 @@ class Chores:
             self._waiting.append(chore)
 
     def retry(self) -> None:
-        """Start the chores again that have failed."""
-        failed, self._failed = self._failed, []
-        for chore in failed:
-            self.start(chore)
+        """Start the chores again that have failed. None is lost if that fails as well."""
+        for _ in range(len(self._failed)):
+            chore = self._failed.pop(0)
+            try:
+                self.start(chore)
+            except Exception:  # noqa: BLE001  # contained: it is reported
+                self._fail(chore)
 
     def complete(self) -> None:
         """Do all chores to their end, and those that have failed once more."""
@@ -95,10 +101,14 @@ class Chores:
                     return False
             chore.finish()
         except Exception:  # noqa: BLE001  # contained: it is reported
-            self._errors.report(chore.name, chore.subject)
-            chore.steps = None
-            self._failed.append(chore)
+            self._fail(chore)
         return True
+
+    def _fail(self, chore: Chore) -> None:
+        """Report the exception that is being handled, and leave the chore to the next `retry`."""
+        chore.steps = None
+        self._failed.append(chore)
+        self._errors.report(chore.name, chore.subject)
 
     def _has_time(self) -> bool:
         return True

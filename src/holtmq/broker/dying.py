@@ -21,6 +21,7 @@ from holtmq.store.journal_port import JournalPort
 READ_TOGETHER = 100
 """Messages that are read together, and then dead-lettered in one turn."""
 READ_BYTES = 1024 * 1024
+"""Bytes that are read together, or one message."""
 
 Contents: TypeAlias = tuple[list[tuple[bytes, str | None]], StoreError | None]
 """The contents of the first of some messages, each with its damage if it has any, and what prevented reading the others."""

@@ -163,11 +163,13 @@ class Client(asyncio.BufferedProtocol):
             self._heartbeat.stop()
         self._turns.begin()
         if self in self._server.clients:
-            with self._errors.contain("closing a connection", self.name):
-                self.connection.lost()
-            if not self._is_session_closed:
-                self._server.broker.chores.add("closing a session", self.name, self.handler.close_session)
-            self._server.dismiss(self)
+            try:
+                with self._errors.contain("closing a connection", self.name):
+                    self.connection.lost()
+                if not self._is_session_closed:
+                    self._server.broker.chores.add("closing a session", self.name, self.handler.close_session)
+            finally:
+                self._server.dismiss(self)
 
     def pause_writing(self) -> None:
         self.connection.is_congested = True
