@@ -56,7 +56,8 @@ LONGEST_SAVING_S = 1.0
 """Longest time to wait for readers that need the WAL, after a sync has failed. The next call tries again."""
 LONGEST_STEP_WAIT_S = 1.0
 """Longest time that a step of giving space back waits for another process."""
-CACHE_KIB = 32 * 1024
+CACHE_KIB, READER_CACHE_KIB = 32 * 1024, 4 * 1024
+"""Pages that a connection keeps. One that reads beside a transaction reads a chunk once: it has use for the inner pages alone."""
 CHANGES_PER_LOOK, TRANSACTIONS_PER_LOOK = 2000, 250
 """Changed rows, and transactions, after which a process of the embedded library looks for free space in the file."""
 TIDYING_SHARE, LONGEST_TIDYING_S = 0.1, 0.25
@@ -206,7 +207,10 @@ class SqliteDatabase:
 
     def reader(self) -> sqlite3.Connection:
         """Return a second connection for reading beside a transaction. It sees committed data only."""
-        reader = self.connection if self.path == ":memory:" else self._connect()
+        reader = self.connection
+        if self.path != ":memory:":
+            reader = self._connect()
+            reader.execute(f"PRAGMA cache_size = -{READER_CACHE_KIB}")
         reader.text_factory = lenient_text
         self._readers.append(reader)
         return reader
