@@ -13,10 +13,13 @@ import gc
 from collections.abc import Iterator
 from contextlib import contextmanager
 
-M_TRIM_THRESHOLD, M_TOP_PAD, M_MMAP_THRESHOLD = -1, -2, -3  # malloc.h
+M_TRIM_THRESHOLD, M_TOP_PAD, M_MMAP_THRESHOLD, M_ARENA_MAX = -1, -2, -3, -8  # malloc.h
 LARGEST_KEPT = 32 * 1024 * 1024  # the maximum that glibc accepts
 KEPT_FREE = 32 * 1024 * 1024
 PAD = 4 * 1024 * 1024
+ARENAS = 1
+"""What one thread frees, another can use. With an arena for each thread, a broker under pressure took 50 MiB more
+(tests/server/test_memory.py), and one that writes to its disk was a tenth slower."""
 SMALL_PIECES = (20_000, 0, 6_000)
 """Thresholds with which the garbage collector pauses for less than 50 ms during an import of 40,000 queues
 (benchmarks/stalls.py). They cost a busy broker 12 % of its throughput."""
@@ -52,12 +55,13 @@ def collected_in_small_pieces() -> Iterator[None]:
 
 
 def keep_freed_memory() -> None:
-    """Let glibc keep up to 32 MiB of freed memory in the process. Other C libraries are left unchanged."""
+    """Let glibc keep up to 32 MiB of freed memory in the process, for all threads. Other C libraries are left unchanged."""
     try:
         mallopt = ctypes.CDLL(None).mallopt
     except (OSError, AttributeError):
         return
-    for option, value in ((M_MMAP_THRESHOLD, LARGEST_KEPT), (M_TRIM_THRESHOLD, KEPT_FREE), (M_TOP_PAD, PAD)):
+    values = {M_MMAP_THRESHOLD: LARGEST_KEPT, M_TRIM_THRESHOLD: KEPT_FREE, M_TOP_PAD: PAD, M_ARENA_MAX: ARENAS}
+    for option, value in values.items():
         mallopt(option, value)
 
 
