@@ -57,7 +57,7 @@ LONGEST_SAVING_S = 1.0
 LONGEST_STEP_WAIT_S = 1.0
 """Longest time that a step of giving space back waits for another process."""
 CACHE_KIB, READER_CACHE_KIB = 32 * 1024, 4 * 1024
-"""Pages that a connection keeps. One that reads beside a transaction reads a chunk once: it has use for the inner pages alone."""
+"""Pages that a connection keeps. One that reads beside a transaction reads a chunk once, and needs the inner pages alone."""
 CHANGES_PER_LOOK, TRANSACTIONS_PER_LOOK = 2000, 250
 """Changed rows, and transactions, after which a process of the embedded library looks for free space in the file."""
 TIDYING_SHARE, LONGEST_TIDYING_S = 0.1, 0.25
