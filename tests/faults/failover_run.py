@@ -36,6 +36,10 @@ class FailoverRun(BrokerRun):
         self.pair = Pair(self.server, folder, "--log-level", "warning", *options)
         return self.pair
 
+    def exchange(self, seconds: float) -> None:
+        """Give clients more time than with a file: what they get comes after a round trip to the database, or two."""
+        super().exchange(4 * seconds)
+
     def restart(self, rng: random.Random) -> None:
         """Go on with whichever broker is active now, after the one before has ended or stepped down."""
         for client in self.clients:

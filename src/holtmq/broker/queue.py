@@ -47,8 +47,8 @@ SHORT_CHUNK_BYTES = 64 * 1024
 """Bytes read from the file at once during a memory alarm."""
 DROPPED_AT_ONCE = 1000
 """Messages removed in one turn because they have expired or are too many. The rest follows in the next turns."""
-READ_AGAIN_MS = 1000
-"""Pause after the file could not be read."""
+READ_AGAIN_SOON_MS, READ_AGAIN_MS = 50, 1000
+"""Pauses after the store could not be read: the first one, since a connection that was lost is replaced, and the others."""
 
 
 class MessageQueue:
@@ -327,7 +327,7 @@ class MessageQueue:
 
     def dispatch(self) -> None:
         """Serve those who wait for a message, then the consumers."""
-        if self._waiting:
+        if self._waiting and not (self.is_reading and self.message_count):
             self.wake_waiting()
         self._deliver_all()
 
@@ -560,8 +560,8 @@ class MessageQueue:
     def _read_later(self, error: StoreError) -> None:
         """Leave messages that cannot be read in the file, and try again later."""
         self._host.read_failed(self, error, is_new=not self._cannot_read)
+        self._read_again_at = self._host.now_ms + (READ_AGAIN_MS if self._cannot_read else READ_AGAIN_SOON_MS)
         self._cannot_read = True
-        self._read_again_at = self._host.now_ms + READ_AGAIN_MS
         self._host.schedule(self, self._read_again_at)
 
     def settle(self, message: QueuedMessage) -> None:
