@@ -37,8 +37,9 @@ class FailoverRun(BrokerRun):
         return self.pair
 
     def exchange(self, seconds: float) -> None:
-        """Give clients more time than with a file: what they get comes after a round trip to the database, or two."""
-        super().exchange(4 * seconds)
+        """Let clients exchange more than with a file: what they get comes after a round trip to the database, or two."""
+        for _ in range(8):
+            super().exchange(seconds)
 
     def restart(self, rng: random.Random) -> None:
         """Go on with whichever broker is active now, after the one before has ended or stepped down."""
