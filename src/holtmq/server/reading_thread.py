@@ -36,6 +36,8 @@ class ReadsInThread(StoreReads):
             job.add_done_callback(partial(self._answer, then))
 
     def _answer(self, then: Callable[[T | StoreError], None], job: asyncio.Future[T]) -> None:
+        if self._is_stopped:  # the job may have been cancelled
+            return
         answer: T | StoreError
         try:
             answer = job.result()
@@ -43,8 +45,6 @@ class ReadsInThread(StoreReads):
             answer = error
         except Exception as error:  # noqa: BLE001  # the queue reports it and tries again
             answer = StoreDefectError(f"cannot read {error!r}")
-        if self._is_stopped:
-            return
         self._turns.begin()
         with self._errors.contain("reading the store", "a queue"):
             then(answer)
