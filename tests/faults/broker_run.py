@@ -259,10 +259,10 @@ def _act(client: Client, rng: random.Random) -> None:
         case TransactionPublisher() if client.is_idle:
             client.commit(rng.choice(ROUTES) for _ in range(rng.randint(1, 4)))
         case Consumer():
-            _settle_some(client, rng)
+            settle_some(client, rng)
 
 
-def _settle_some(consumer: Consumer, rng: random.Random) -> None:
+def settle_some(consumer: Consumer, rng: random.Random) -> None:
     held = list(consumer.held)
     chosen = sorted(rng.sample(held, min(len(held), rng.randint(0, 30))))
     deed = rng.random()

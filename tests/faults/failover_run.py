@@ -12,11 +12,14 @@ from typing import Any, cast
 from holtmq.protocol.client_connection import ClientEvent, Delivery, Settlement
 from holtmq.wire import methods as wire
 from tests.deadline import PATIENCE_S, eventually
-from tests.faults.broker_run import BrokerRun, Fault
-from tests.faults.client import SYNC_QUEUE, Client
+from tests.faults.broker_run import BrokerRun, Fault, settle_some
+from tests.faults.client import SYNC_QUEUE, Client, Consumer
 from tests.faults.ledger import Mark, ViolationError
 from tests.peers.postgres import Postgres
 from tests.server.pair import Pair
+
+
+CONSUMING_S = 1.5
 
 
 class _NoShim:
@@ -36,10 +39,15 @@ class FailoverRun(BrokerRun):
         self.pair = Pair(self.server, folder, "--log-level", "warning", *options)
         return self.pair
 
-    def exchange(self, seconds: float) -> None:
-        """Let clients exchange more than with a file: what they get comes after a round trip to the database, or two."""
-        for _ in range(8):
-            super().exchange(seconds)
+    def settle(self) -> None:
+        """Let consumers go on for a while first: messages come after a round trip to the database, or a second after an error."""
+        rng, ends_at = random.Random(f"{self.seed}.consume"), time.monotonic() + CONSUMING_S
+        while time.monotonic() < ends_at:
+            for client in self.clients:
+                if isinstance(client, Consumer) and not client.is_lost:
+                    settle_some(client, rng)
+            self.exchange(0.005)
+        super().settle()
 
     def restart(self, rng: random.Random) -> None:
         """Go on with whichever broker is active now, after the one before has ended or stepped down."""
