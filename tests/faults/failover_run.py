@@ -18,7 +18,6 @@ from tests.faults.ledger import Mark, ViolationError
 from tests.peers.postgres import Postgres
 from tests.server.pair import Pair
 
-
 CONSUMING_S = 1.5
 
 
