@@ -39,7 +39,7 @@ class FailoverRun(BrokerRun):
         return self.pair
 
     def settle(self) -> None:
-        """Let consumers go on for a while first: messages come after a round trip to the database, or a second after an error."""
+        """Let consumers go on for a while first: a message may come a second after an error of the database."""
         rng, ends_at = random.Random(f"{self.seed}.consume"), time.monotonic() + CONSUMING_S
         while time.monotonic() < ends_at:
             for client in self.clients:
