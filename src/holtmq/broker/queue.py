@@ -89,7 +89,8 @@ class MessageQueue:
         self._paged_bytes = 0
         self._admitted: set[int] = set()
         """Delayed messages in memory that reading the paged part of a lane will find again."""
-        self._dying = DyingMessages(host, self._bury, self._lose_damaged, self._read_ended)
+        self._dying: DyingMessages | None = None
+        """Made when the first message dies: there may be tens of thousands of queues."""
         self._waiting: list[Callable[[], None]] = []
         """Those who wait for the next message, which is being read."""
         self._cannot_read = False
@@ -696,7 +697,8 @@ class MessageQueue:
                 if message.stored:
                     self._journal.remove(message, self.id)
             self._host.free_in_steps(self, lane.clear())
-        self._dying.clear()
+        if self._dying is not None:
+            self._dying.clear()
         self._memory = self._paged_bytes = 0
         self._terms = {key: terms for key, terms in self._terms.items() if key in unsettled}
         self._returns = {key: count for key, count in self._returns.items() if key in unsettled}
@@ -712,7 +714,8 @@ class MessageQueue:
         if self._read_again_at is not None and self._read_again_at <= now:
             self._read_again_at = None
             self._host.wake(self)
-            self._dying.go_on()
+            if self._dying is not None:
+                self._dying.go_on()
         if self._timer is not None and self._timer <= now:
             self._timer = None
             self._drop_expired()
@@ -953,6 +956,8 @@ class MessageQueue:
         if self.rules.dead_letter_exchange is None:
             self._drop(message)
             return
+        if self._dying is None:
+            self._dying = DyingMessages(self._host, self._bury, self._lose_damaged, self._read_ended)
         self._dying.add(message, reason)
 
     def _bury(self, message: QueuedMessage, reason: DeathReason) -> None:
