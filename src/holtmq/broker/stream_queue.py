@@ -360,12 +360,11 @@ class StreamQueue:
         Return None if their bodies are of several lengths.
         """
         offset = max(reader.next_offset, chunk.first_offset)
-        bodies = chunk.bodies(offset - chunk.first_offset, limit)
-        size = len(bodies[0])
-        if len(set(map(len, bodies))) > 1:
+        bodies = chunk.bodies_of_one_length(offset - chunk.first_offset, limit)
+        if bodies is None:
             return None
         reader.next_offset = offset + len(bodies)
-        frames = offset_header(chunk.properties[0]).frames(size, reader.consumer.channel.number)
+        frames = offset_header(chunk.properties[0]).frames(len(bodies[0]), reader.consumer.channel.number)
         return StreamRow(self._host.origin(chunk.origins[0]), frames, offset, bodies)
 
     def _read_later(self, error: StoreError) -> None:
@@ -393,6 +392,10 @@ class StreamQueue:
     def settle(self, message: QueuedMessage) -> None:
         """Note that a message was acknowledged. This gives its consumer credit."""
         self._held -= 1
+
+    def settle_row(self, number: int) -> None:
+        """Note that messages were acknowledged."""
+        self._held -= number
 
     def take_back(self, message: QueuedMessage) -> None:
         """Note that a message was requeued, which is an acknowledgement like any other."""

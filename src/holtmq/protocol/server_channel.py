@@ -23,6 +23,8 @@ NO_ROUTE = 312
 CONFIRM = Struct(">BHIHHQBB")
 CONFIRM_SIZE = 13
 HEADER_PAYLOAD = Struct(">HHQ")
+METHOD_START = Struct(">BHIHH")
+"""The start of a method frame, with the class and the method."""
 OFFSET_BYTES = 8
 DELIVERY_BYTES = 100
 """Memory that a delivery takes in the output, beyond its content."""
@@ -199,11 +201,10 @@ class ServerChannel:
                 content = row.frames.content(offset, body)
                 connection.output += (method, *frames_on_channel(content, number, connection.frame_max))
         else:
-            pack = Struct(f">{len(end)}sBHIHH{len(consumer_tag)}sQB{len(address)}s{len(start)}sQ{len(middle)}s").pack
-            between = [
-                pack(end, METHOD, number, length, BASIC, DELIVER, consumer_tag, tag, 0, address, start, offset, middle)
-                for tag, offset in numbers
-            ]
+            before = METHOD_START.pack(METHOD, number, length, BASIC, DELIVER) + consumer_tag
+            start = b"\0" + address + start  # not redelivered
+            pack = Struct(f">{len(end)}s{len(before)}sQ{len(start)}sQ{len(middle)}s").pack
+            between = [pack(end, before, tag, start, offset, middle) for tag, offset in numbers]
             between[0] = between[0][len(end) :]
             pieces = [end] * (2 * many + 1)
             pieces[:-1:2], pieces[1::2] = between, bodies
