@@ -7,8 +7,7 @@ counted, and shown in the metrics; the turn goes on with the next queue or clien
 from __future__ import annotations
 
 import logging
-from collections.abc import Iterator
-from contextlib import contextmanager
+from types import TracebackType
 
 log = logging.getLogger(__name__)
 
@@ -34,10 +33,26 @@ class InternalErrors:
         if count == LOGGED_PER_PLACE:
             log.error("further internal errors while %s are counted, but not logged", step)
 
-    @contextmanager
-    def contain(self, step: str, subject: str) -> Iterator[None]:
-        """Report an exception that the block raises, and go on after the block."""
-        try:
-            yield
-        except Exception:  # noqa: BLE001  # contained: it is reported
-            self.report(step, subject)
+    def contain(self, step: str, subject: str) -> Containment:
+        """Return a context that reports an exception which its block raises. What follows the block goes on."""
+        return Containment(self, step, subject)
+
+
+class Containment:
+    """The context of one step. There are several in each turn, so it is not a generator (benchmarks/broker.py)."""
+
+    __slots__ = ("_errors", "_step", "_subject")
+
+    def __init__(self, errors: InternalErrors, step: str, subject: str) -> None:
+        self._errors = errors
+        self._step = step
+        self._subject = subject
+
+    def __enter__(self) -> None:
+        pass
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None) -> bool:
+        if isinstance(error, Exception):
+            self._errors.report(self._step, self._subject)
+            return True
+        return False

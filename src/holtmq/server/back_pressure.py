@@ -109,8 +109,8 @@ class BackPressure:
 
     def unblock(self, resource: str) -> None:
         """Unblock all publishers, unless there is another reason to block them."""
-        self._reasons.pop(resource, None)
-        if not self._reasons:
+        was_blocked = self._reasons.pop(resource, None) is not None
+        if was_blocked and not self._reasons:
             for client in self._clients:
                 client.resume_reading(Pause.BLOCKED)
                 client.connection.unblock()

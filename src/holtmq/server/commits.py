@@ -14,9 +14,8 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Callable, Iterable
-from concurrent.futures import ThreadPoolExecutor
 from time import perf_counter
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING, TypeVar
 
 from holtmq.broker.broker import Broker
 from holtmq.clock import elapsed_s
@@ -34,6 +33,7 @@ from holtmq.errors import (
 from holtmq.server.back_pressure import BackPressure
 from holtmq.server.disk_space import DiskSpace
 from holtmq.server.turns import Turns
+from holtmq.server.worker_thread import WorkerThread
 from holtmq.steps import Steps, complete
 from holtmq.store.sql.batch_journal import BatchJournal
 
@@ -91,9 +91,11 @@ class Commits:
         self._sure_until = elapsed_s() + LEASE_S
         """Until when nobody else can have taken the database over."""
         self._loop = asyncio.get_running_loop()
-        self._disk = ThreadPoolExecutor(1, "holtmq-disk")
-        self._job: asyncio.Future[Any] | None = None
-        """What the thread does at the moment."""
+        self._disk = WorkerThread("holtmq-disk")
+        self._is_busy = False
+        """Whether the thread is at work."""
+        self._when_idle: asyncio.Future[None] | None = None
+        """Set while the broker stops and waits for the thread."""
         self._steps: Steps[None] | None = None
         """What is left to write of a batch before the thread commits it."""
         self._retry: asyncio.TimerHandle | None = None
@@ -140,7 +142,7 @@ class Commits:
 
     def start(self) -> None:
         """Commit what the journal has collected, unless the thread is busy. While commits fail, write only what helps."""
-        if self._job is not None or self._steps is not None or self._is_finishing or self._is_lost or self._broker.committing:
+        if self._is_busy or self._steps is not None or self._is_finishing or self._is_lost or self._broker.committing:
             return
         if self._retry is not None and not self._journal.is_begun:
             if self._can_relieve and self._journal.has_relief and not self._must_verify:
@@ -264,20 +266,24 @@ class Commits:
     def _in_thread(self, work: Callable[[], T], then: Callable[[T], None]) -> None:
         """Let the thread do some work, and continue on the event loop."""
 
-        def done(job: asyncio.Future[T]) -> None:
-            self._job = None
-            try:
-                result = job.result()
-            except StoreError as error:
-                self.failed(error)
-            except Exception as error:  # noqa: BLE001  # reported, and the batch is written again
-                self.failed(StoreDefectError(f"cannot write {error!r}"))
-            else:
-                then(result)
+        def done(result: T) -> None:
+            self._idle()
+            then(result)
 
-        job = self._loop.run_in_executor(self._disk, work)
-        self._job = job
-        job.add_done_callback(done)
+        def failed(error: Exception) -> None:
+            self._idle()
+            if isinstance(error, StoreError):
+                self.failed(error)
+            else:  # reported, and the batch is written again
+                self.failed(StoreDefectError(f"cannot write {error!r}"))
+
+        self._disk.do(work, done, failed)
+        self._is_busy = True
+
+    def _idle(self) -> None:
+        self._is_busy = False
+        if self._when_idle is not None and not self._when_idle.done():
+            self._when_idle.set_result(None)
 
     def verified(self, at: float) -> None:
         """Note that the database was still ours at this time."""
@@ -312,23 +318,25 @@ class Commits:
         """
         self._is_finishing = True
         if self._is_lost:
-            self._disk.shutdown()
+            self._disk.stop()
             raise StoreError("the database belongs to another broker")
         if self._retry is not None:
             self._retry.cancel()
-        while self._job is not None or self._steps is not None:
-            if self._job is not None:
-                await asyncio.wait([self._job])
+        while self._is_busy or self._steps is not None:
+            if self._is_busy:
+                self._when_idle = self._loop.create_future()
+                await self._when_idle
+                self._when_idle = None
             await asyncio.sleep(0)
         try:
             if self._has_work:
                 self._broker.sealed()
                 self._journal.gather()
-                await self._loop.run_in_executor(self._disk, self._write_last)
+                await self._disk.done(self._write_last)
         except StoreError as error:
             raise StoreError(f"{error}. The broker stopped without writing {self._journal.unwritten}") from error
         finally:
-            self._disk.shutdown()
+            self._disk.stop()
 
     def _write_last(self) -> None:
         try:
@@ -395,7 +403,7 @@ class Commits:
     def _try_again(self) -> None:
         """Commit, after writing what may make room for it."""
         self._can_relieve = True
-        if self._job is not None or self._steps is not None or self._turns.is_open:
+        if self._is_busy or self._steps is not None or self._turns.is_open:
             self._retry = self._loop.call_later(SHORT_RETRY_S, self._try_again)
             return
         self._retry = None

@@ -14,7 +14,7 @@ from array import array
 from bisect import bisect_left
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
-from functools import partial
+from functools import lru_cache, partial
 from itertools import accumulate, compress, repeat
 from typing import NamedTuple, TypeAlias
 from zlib import crc32
@@ -203,10 +203,20 @@ def pack(ids: Ids, contents: Sequence[bytes], origins: Sequence[Origin], origin_
         encode_numbers("I", map(len, contents)),
         encode_numbers("I", checksums),
         b"" if has_one_origin else encode_numbers("I", origin_numbers),
-        json.dumps(origins, separators=(",", ":")).encode(),
+        _only_origin(origins[0]) if has_one_origin else _json(origins),
     ]
     header = b"".join(parts)
     return header + crc32(header).to_bytes(CHECKSUM_BYTES, "little"), b"".join(contents)
+
+
+@lru_cache(maxsize=64)
+def _only_origin(origin: Origin) -> bytes:
+    """Return the origins of a chunk that has one, which is mostly that of the chunk before."""
+    return _json([origin])
+
+
+def _json(origins: Sequence[Origin]) -> bytes:
+    return json.dumps(origins, separators=(",", ":")).encode()
 
 
 class UnpackedChunk:

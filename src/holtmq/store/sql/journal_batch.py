@@ -74,12 +74,12 @@ class Batch:
     @property
     def total_size(self) -> int:
         """Bytes of all message bodies."""
-        return self.size + sum([change.size for change in self.streams.values()])
+        return self.size + sum([change.size for change in self.streams.values()]) if self.streams else self.size
 
     @property
     def overhead(self) -> int:
         """What messages for streams take beyond their bodies. For other messages, their queues count it."""
-        return sum([change.overhead for change in self.streams.values()])
+        return sum([change.overhead for change in self.streams.values()]) if self.streams else 0
 
     @property
     def has_relief(self) -> bool:
