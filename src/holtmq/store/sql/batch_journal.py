@@ -22,11 +22,11 @@ from holtmq.steps import Steps, complete
 from holtmq.store.checksum import damage_of
 from holtmq.store.chunk import UNWRITTEN, Chunk, LoggedMessage, Page, PageRequest, Reading
 from holtmq.store.journal_port import StorableMessage
-from holtmq.store.records import Recovered, StoredRow
+from holtmq.store.records import DueMessage, Recovered
 from holtmq.store.row_port import RowPort
 from holtmq.store.sql.account_store import SqlAccounts
 from holtmq.store.sql.chunk_log import ChunkLog
-from holtmq.store.sql.damage import name_of_queue, report, report_chunk
+from holtmq.store.sql.damage import report, report_chunk
 from holtmq.store.sql.declarations import CHANGE, SqlDeclarations
 from holtmq.store.sql.journal_batch import Batch, Purge
 from holtmq.store.sql.keys import RoutingKeys
@@ -529,21 +529,18 @@ class BatchJournal:
             return self._log.id_ahead(queue_id, priority, after_id, number)
 
     def next_due(self, after_ms: int) -> int | None:
-        with self._reading(self._reader) as reader:
+        with self._reading(self._beside) as reader:
             return self._rows.next_due(reader, after_ms)
 
-    def due(self, after_ms: int, now_ms: int) -> Sequence[tuple[int, StoredRow]]:
-        with self._reading(self._reader) as reader:
+    def due(self, after_ms: int, now_ms: int) -> Sequence[DueMessage]:
+        with self._reading(self._beside) as reader:
             rows = self._rows.due(reader, after_ms, now_ms)
-        return [(queue_id, row) for queue_id, row in rows if self._is_intact(queue_id, row)]
+        return [DueMessage(queue_id, row, damage_of(row)) for queue_id, row in rows]
 
-    def _is_intact(self, queue_id: int, row: StoredRow) -> bool:
-        damage = damage_of(row)
-        if damage is not None:
-            self._damaged += 1
-            report(row.id, name_of_queue(self._reader, queue_id), damage)
-            self._change(lambda: self._rows.set_aside(self._database.connection, row.id, queue_id))
-        return damage is None
+    def set_row_aside(self, queue_id: int, queue: str, message_id: int, damage: str) -> None:
+        self._damaged += 1
+        report(message_id, queue, damage)
+        self._change(lambda: self._rows.set_aside(self._database.connection, message_id, queue_id))
 
     def take_in(self, message: StorableMessage, queue_id: int, expires_at: int | None) -> None:
         batch = self._collecting
