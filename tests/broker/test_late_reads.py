@@ -370,3 +370,14 @@ def test_delayed_messages_enter_their_queues_a_few_at_a_time(delaying: Bench) ->
     assert delaying.count("q") + delaying.count("gone") == 2
     clock.go_on(10)
     assert (delaying.count("q"), delaying.count("gone")) == (3, 1)
+
+
+def test_a_delayed_message_that_causes_an_internal_error_keeps_no_other_from_its_queue(delaying: Bench) -> None:
+    reads, broker = delaying.broker.reads, delaying.broker
+    assert isinstance(reads, LateReads)
+    delaying.database.connection.execute("UPDATE messages SET properties = '{', checksum = NULL WHERE body = ?", (BODIES[1],))
+    delaying.turn(5000)
+    reads.answer(delaying)
+    broker.chores.retry()
+    assert broker.internal_errors.counts == {"releasing delayed messages": 1}
+    assert (delaying.count("q"), delaying.count("gone"), reads.number) == (2, 1, 0)
