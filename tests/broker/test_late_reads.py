@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import time
+from collections.abc import Callable, Iterator
+from contextlib import closing
+from pathlib import Path
 from typing import Any, TypeVar
 
 import pytest
 
+import holtmq
 from holtmq.broker import channel as channel_module
 from holtmq.broker import memory as memory_module
 from holtmq.broker.chores import Chore
@@ -14,7 +18,7 @@ from holtmq.broker.queue import READ_AGAIN_MS
 from holtmq.broker.store_reads import StoreReads
 from holtmq.errors import AmqpError, NotFoundError, StoreError
 from holtmq.steps import complete
-from tests.broker.conftest import Bench, Client
+from tests.broker.conftest import Bench, Client, Clock
 
 T = TypeVar("T")
 Answer = bytes | AmqpError | None
@@ -312,3 +316,68 @@ def test_a_consumer_that_asks_for_a_time_gets_what_is_published_meanwhile(
     publish(bench, client, BODIES[3:5], "s")
     reads.answer_all(bench)
     assert client.bodies == BODIES[:5]
+
+
+@pytest.fixture
+def delaying(tmp_path: Path) -> Iterator[Bench]:
+    """A broker that has found delayed messages in its file: three in `q`, and one in `gone`."""
+    with holtmq.open(tmp_path / "a.db") as mq:
+        for body in BODIES[:3]:
+            mq.queue("q").put(body, delay_s=1)
+        mq.queue("gone").put(b"gone", delay_s=1)
+    delaying = Bench(tmp_path / "a.db", round(time.time() * 1000))
+    with closing(delaying.journal):
+        delaying.broker.reads = LateReads()
+        yield delaying
+
+
+def test_delayed_messages_are_read_once_and_enter_their_queues_then(delaying: Bench) -> None:
+    reads, client = delaying.broker.reads, delaying.client()
+    assert isinstance(reads, LateReads)
+    client.consume("q", auto_ack=True)
+    for _ in range(3):
+        delaying.turn(5000)
+    assert (client.bodies, reads.number) == ([], 1)
+    client.channel.declarer.delete_queue("gone", if_unused=False, if_empty=False)
+    reads.answer(delaying)
+    delaying.to_disk()
+    delaying.turn(5000)
+    assert (client.bodies, reads.number) == (BODIES[:3], 0)
+    assert delaying.broker.next_timer is None
+
+
+def test_delayed_messages_that_cannot_be_read_are_read_later(delaying: Bench) -> None:
+    reads = delaying.broker.reads
+    assert isinstance(reads, LateReads)
+    reads.error = StoreError("the disk reported an error")
+    delaying.turn(5000)
+    reads.answer(delaying)
+    delaying.turn()
+    assert (delaying.count("q"), reads.number, delaying.broker.read_errors) == (0, 0, 1)
+    reads.error = None
+    delaying.turn(READ_AGAIN_MS)
+    reads.answer(delaying)
+    assert (delaying.count("q"), delaying.count("gone")) == (3, 1)
+
+
+def test_delayed_messages_enter_their_queues_a_few_at_a_time(delaying: Bench) -> None:
+    reads, clock = delaying.broker.reads, Clock(delaying.broker.internal_errors)
+    assert isinstance(reads, LateReads)
+    delaying.broker.chores = clock
+    delaying.turn(5000)
+    clock.steps = 2
+    reads.answer(delaying)
+    assert delaying.count("q") + delaying.count("gone") == 2
+    clock.go_on(10)
+    assert (delaying.count("q"), delaying.count("gone")) == (3, 1)
+
+
+def test_a_delayed_message_that_causes_an_internal_error_keeps_no_other_from_its_queue(delaying: Bench) -> None:
+    reads, broker = delaying.broker.reads, delaying.broker
+    assert isinstance(reads, LateReads)
+    delaying.database.connection.execute("UPDATE messages SET properties = '{', checksum = NULL WHERE body = ?", (BODIES[1],))
+    delaying.turn(5000)
+    reads.answer(delaying)
+    broker.chores.retry()
+    assert broker.internal_errors.counts == {"releasing delayed messages": 1}
+    assert (delaying.count("q"), delaying.count("gone"), reads.number) == (2, 1, 0)

@@ -3,16 +3,18 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pytest
 
+import holtmq
 from holtmq.broker import memory as memory_module
 from holtmq.errors import StoreError
 from holtmq.store.chunk import Page, PageRequest
+from holtmq.store.records import DueMessage
 from holtmq.store.sql.batch_journal import BatchJournal
 from holtmq.testing import TestBroker, running_broker
 from holtmq.wire import methods as wire
@@ -28,23 +30,31 @@ MESSAGES = 3000
 
 
 class SlowDisk:
-    """Lets a page be read when it is free, or fails."""
+    """Lets a page or delayed messages be read when it is free, or fails."""
 
     def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
         self.is_free = threading.Event()
         self.is_asked = threading.Event()
         self.failures = 0
-        original = BatchJournal.fetch
+        fetch, due = BatchJournal.fetch, BatchJournal.due
 
-        def fetch(journal: BatchJournal, request: PageRequest) -> Page:
-            self.is_asked.set()
-            assert self.is_free.wait(PATIENCE_S)
-            if self.failures:
-                self.failures -= 1
-                raise StoreError("the disk reported an error")
-            return original(journal, request)
+        def fetch_slowly(journal: BatchJournal, request: PageRequest) -> Page:
+            self._serve()
+            return fetch(journal, request)
 
-        monkeypatch.setattr(BatchJournal, "fetch", fetch)
+        def due_slowly(journal: BatchJournal, after_ms: int, now_ms: int) -> Sequence[DueMessage]:
+            self._serve()
+            return due(journal, after_ms, now_ms)
+
+        monkeypatch.setattr(BatchJournal, "fetch", fetch_slowly)
+        monkeypatch.setattr(BatchJournal, "due", due_slowly)
+
+    def _serve(self) -> None:
+        self.is_asked.set()
+        assert self.is_free.wait(PATIENCE_S)
+        if self.failures:
+            self.failures -= 1
+            raise StoreError("the disk reported an error")
 
 
 @pytest.fixture
@@ -171,6 +181,52 @@ def test_a_request_for_messages_waits_for_them(broker: TestBroker, channel: Chan
     disk.is_free.set()
     request.join(PATIENCE_S)
     assert answers == [list(range(500))]
+
+
+def delay_messages(place: str | Path) -> None:
+    """Leave messages for a broker that become available at once."""
+    with holtmq.open(place) as mq:
+        mq.declare_queue("q")
+        for body in ("0", "1"):
+            mq.queue("q").put(body, delay_s=0.001)
+
+
+@pytest.mark.parametrize("failures", [0, 1])
+def test_other_clients_go_on_while_delayed_messages_are_read(tmp_path: Path, disk: SlowDisk, failures: int) -> None:
+    path = tmp_path / "b.db"
+    delay_messages(path)
+    disk.failures = failures
+    with running_broker(data=path) as broker:
+        try:
+            assert disk.is_asked.wait(PATIENCE_S)
+            serve_bystander(broker.port)
+        finally:
+            disk.is_free.set()
+        with Amqp(broker.port) as amqp:
+            channel = amqp.channel()
+            channel.consume("q", no_ack=True)
+            assert sorted(channel.bodies(2)) == [b"0", b"1"]
+            assert channel.is_silent()
+
+
+@pytest.mark.peer(POSTGRES)
+def test_a_database_that_does_not_answer_for_delayed_messages_stops_nobody_else(postgres: Postgres, disk: SlowDisk) -> None:
+    from psycopg.sql import SQL, Identifier
+
+    url = postgres.url()
+    delay_messages(url)
+    with running_broker(data=url) as broker:
+        deliveries = SQL("{}.deliveries").format(Identifier(url.partition("schema=")[2]))
+        with postgres.connect() as connection, connection.transaction():
+            connection.execute(SQL("LOCK TABLE {} IN ACCESS EXCLUSIVE MODE").format(deliveries))
+            disk.is_free.set()
+            waiting = "SELECT 1 FROM pg_locks WHERE relation = %s::regclass AND NOT granted"
+            eventually(lambda: connection.execute(waiting, [deliveries.as_string()]).fetchall(), "the broker to wait")
+            serve_bystander(broker.port)
+        with Amqp(broker.port) as amqp:
+            channel = amqp.channel()
+            channel.consume("q", no_ack=True)
+            assert sorted(channel.bodies(2)) == [b"0", b"1"]
 
 
 @pytest.mark.peer(POSTGRES)

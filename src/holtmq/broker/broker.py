@@ -21,6 +21,7 @@ from holtmq.broker.authorization import Authorization
 from holtmq.broker.chores import Chore, Chores
 from holtmq.broker.confirms import Confirms
 from holtmq.broker.containment import InternalErrors
+from holtmq.broker.delayed import DelayedMessages
 from holtmq.broker.lane import Lane
 from holtmq.broker.memory import DEFAULT_LIMIT, MemoryBudget
 from holtmq.broker.publication import Destination
@@ -110,9 +111,7 @@ class Broker:
         """The queues that have the most in memory, while it is short, the largest one last."""
         self._next_search = 0
         self._crowded: list[ServedQueue] = []
-        self._next_due: int | None = None
-        self._released_to = 0
-        self._cannot_release = False
+        self.delayed = DelayedMessages(self)
         self._timers: list[tuple[int, int, ServedQueue]] = []
         self._timing = Chore("handling timers", "all queues", self._handle_timers)
         self._timing.is_done = True
@@ -245,8 +244,8 @@ class Broker:
         """Start a turn: handle the timers that are due."""
         self.now_ms = now_ms
         self.last_id = max(self.last_id, now_ms << ID_CLOCK_BITS)
-        if self._next_due is not None and self._next_due <= now_ms:
-            self._release_due()
+        if self.delayed.next_at is not None and self.delayed.next_at <= now_ms:
+            self.delayed.release()
         if self._timers and self._timers[0][0] <= now_ms and self._timing.is_done:
             self._timing = self.chores.add("handling timers", "all queues", self._handle_timers)
 
@@ -302,12 +301,12 @@ class Broker:
         """Leave some messages of one of the largest queues to the file."""
         if not self._hogs and self.now_ms >= self._next_search:
             self._next_search = self.now_ms + SEARCH_MS
-            queues = [queue for queue in self._message_queues() if queue.messages_in_memory]
+            queues = [queue for queue in self.message_queues() if queue.messages_in_memory]
             self._hogs = heapq.nlargest(HOGS, queues, key=attrgetter("memory"))[::-1]
         if self._hogs and (self._hogs[-1].is_deleted or not self._hogs[-1].page_out(PAGE_OUT_MESSAGES, PAGE_OUT_BYTES)):
             self._hogs.pop()
 
-    def _message_queues(self) -> list[MessageQueue]:
+    def message_queues(self) -> list[MessageQueue]:
         """Return all queues that are not streams."""
         queues = (queue for vhost in self.vhosts.values() for queue in vhost.queues.values())
         return [queue for queue in queues if isinstance(queue, MessageQueue)]
@@ -377,30 +376,12 @@ class Broker:
     def next_timer(self) -> int | None:
         """The time of the next timer, in milliseconds since 1970."""
         timer = self._timers[0][0] if self._timers else None
-        return min((at_ms for at_ms in (timer, self._next_due) if at_ms is not None), default=None)
+        return min((at_ms for at_ms in (timer, self.delayed.next_at) if at_ms is not None), default=None)
 
     @property
     def timer_count(self) -> int:
         """The number of scheduled timers."""
         return len(self._timers)
-
-    def watch_delayed(self) -> None:
-        """Schedule the delayed messages in the file."""
-        self._next_due = self.journal.next_due(self._released_to)
-
-    def _release_due(self) -> None:
-        queues = {queue.id: queue for queue in self._message_queues()}
-        try:
-            for queue_id, row in self.journal.due(self._released_to, self.now_ms):
-                if queue_id in queues:
-                    queues[queue_id].admit(row)
-            self._released_to = self.now_ms
-            self.watch_delayed()
-            self._cannot_release = False
-        except StoreError as error:
-            self._next_due = self.now_ms + READ_AGAIN_MS
-            self.read_failed("delayed messages", error, is_new=not self._cannot_release)
-            self._cannot_release = True
 
     def read_failed(self, what: str, error: StoreError, *, is_new: bool) -> None:
         """Count an error of the file, and log the first of a series."""
@@ -453,7 +434,7 @@ class Broker:
 
     def forget_delivered(self) -> None:
         """Note that all messages are back in their queues, when the broker stops."""
-        marks = {place: mark for queue in self._message_queues() for place, mark in queue.marks().items()}
+        marks = {place: mark for queue in self.message_queues() for place, mark in queue.marks().items()}
         self.journal.forget_delivered(marks)
 
     def _confirm(self) -> None:

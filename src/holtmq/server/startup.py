@@ -61,7 +61,7 @@ def recover(broker: Broker, journal: BatchJournal, *, with_guest: bool = True) -
             state = recovered.queues[name, queue.name]
             rules = rules_of(queue, vhost.router.registry.queue_policy(queue.name))
             vhost.open_queue(queue, state.id, rules).recover(state, broker.last_id)
-    broker.watch_delayed()
+    broker.delayed.watch()
     broker.parameters.update((parameter.identity, parameter) for parameter in journal.parameters())
     users, permissions = journal.accounts()
     broker.authorization.users.update((user.name, user) for user in users)

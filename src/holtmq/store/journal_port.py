@@ -2,7 +2,7 @@
 
 Changes are collected in a batch. When a batch is on disk, the server calls `Broker.committed`. A method that reads raises
 StoreError if it cannot. The broker never waits for one: it lets `StoreReads` call `fetch`, `read_one`, `id_ahead`,
-`stream_chunk` and `stream_offset_at`, if possible in another thread, one at a time.
+`stream_chunk`, `stream_offset_at`, `due` and `next_due`, if possible in another thread, one at a time.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from typing import Protocol
 
 from holtmq.accounts import Permission, TopicPermission, User
 from holtmq.store.chunk import Chunk, LoggedMessage, Page, PageRequest, Reading, Unwritten
-from holtmq.store.records import StoredRow
+from holtmq.store.records import DueMessage
 from holtmq.store.stream_chunk import StreamChunk
 from holtmq.store.stream_port import StreamChange, StreamExtent
 from holtmq.topology import Binding, Exchange, Parameter, Policy, Queue, Removal
@@ -138,8 +138,11 @@ class JournalPort(Protocol):
     def next_due(self, after_ms: int) -> int | None:
         """Return when the next delayed message after this time becomes available. Only the embedded library delays messages."""
 
-    def due(self, after_ms: int, now_ms: int) -> Sequence[tuple[int, StoredRow]]:
-        """Return the delayed messages that become available between two times, with the ids of their queues."""
+    def due(self, after_ms: int, now_ms: int) -> Sequence[DueMessage]:
+        """Return the delayed messages that become available between two times."""
+
+    def set_row_aside(self, queue_id: int, queue: str, message_id: int, damage: str) -> None:
+        """Keep a delayed message that is damaged from being delivered, and report it."""
 
     def take_in(self, message: StorableMessage, queue_id: int, expires_at: int | None) -> None:
         """Store a delayed message that entered its queue, instead of its row."""

@@ -7,7 +7,7 @@ from contextlib import AbstractContextManager, nullcontext
 
 from holtmq.store.chunk import Page, PageRequest, Reading
 from holtmq.store.journal_port import JournalPort, StorableMessage
-from holtmq.store.records import StoredRow
+from holtmq.store.records import DueMessage
 from holtmq.store.stream_port import StreamChange, StreamExtent
 from holtmq.topology import Queue
 
@@ -78,7 +78,7 @@ class NullJournal(JournalPort):
     def next_due(self, after_ms: int) -> int | None:
         return None
 
-    def due(self, after_ms: int, now_ms: int) -> Sequence[tuple[int, StoredRow]]:
+    def due(self, after_ms: int, now_ms: int) -> Sequence[DueMessage]:
         return ()
 
     def add_queue(self, queue: Queue) -> int:
@@ -92,6 +92,7 @@ class NullJournal(JournalPort):
     returned = _ignore
     set_aside = _ignore
     set_chunk_aside = _ignore
+    set_row_aside = _ignore
     take_in = _ignore
     purge = _ignore
     forget_queue = _ignore

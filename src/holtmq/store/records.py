@@ -110,6 +110,15 @@ class StoredRow(NamedTuple):
     checksum: int | None = None
 
 
+class DueMessage(NamedTuple):
+    """A delayed message that has become available."""
+
+    queue_id: int
+    row: StoredRow
+    damage: str | None
+    """What is wrong with it if it is damaged."""
+
+
 @dataclass(frozen=True, slots=True)
 class QueueState:
     """The stored state of a queue."""

@@ -62,7 +62,7 @@ ROWS_AT_ONCE = 16
 ANNOUNCE_EVERY_S = 0.002
 """Announcements are at least this far apart. Each of them takes a lock that all who announce something compete for."""
 LOST_S = 5.0
-"""Time without a pulse after which readers do not wait for a new connection: they would hold up the event loop."""
+"""Time without a pulse after which readers do not wait for a new connection: a broker could not stop meanwhile."""
 CLOCK_S = 60.0
 """Time after which the clock of the server is read again."""
 PUTTING = "LOCK TABLE deliveries IN ROW EXCLUSIVE MODE"

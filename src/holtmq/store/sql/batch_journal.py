@@ -22,11 +22,11 @@ from holtmq.steps import Steps, complete
 from holtmq.store.checksum import damage_of
 from holtmq.store.chunk import UNWRITTEN, Chunk, LoggedMessage, Page, PageRequest, Reading
 from holtmq.store.journal_port import StorableMessage
-from holtmq.store.records import Recovered, StoredRow
+from holtmq.store.records import DueMessage, Recovered
 from holtmq.store.row_port import RowPort
 from holtmq.store.sql.account_store import SqlAccounts
 from holtmq.store.sql.chunk_log import ChunkLog
-from holtmq.store.sql.damage import name_of_queue, report, report_chunk
+from holtmq.store.sql.damage import report, report_chunk
 from holtmq.store.sql.declarations import CHANGE, SqlDeclarations
 from holtmq.store.sql.journal_batch import Batch, Purge
 from holtmq.store.sql.keys import RoutingKeys
@@ -64,10 +64,11 @@ class BatchJournal:
         self._accounts = SqlAccounts(database)
         self._keys = RoutingKeys(database)
         self._reader = database.reader()
-        self._beside = database.reader()
-        """For the reads of one other thread."""
-        self._log = ChunkLog(database, self._beside, rows)
-        self._streams = StreamLog(database, self._beside)
+        """For all reads but those within a transaction. One thread at a time reads."""
+        self.reads_beside = self._reader is not database.connection
+        """Whether another thread can read. A database in memory has one connection."""
+        self._log = ChunkLog(database, self._reader, rows)
+        self._streams = StreamLog(database, self._reader)
         self._extents: dict[int, StreamExtent] = {}
         """What streams have on disk."""
         self._new_extents: dict[int, StreamExtent] = {}
@@ -453,9 +454,9 @@ class BatchJournal:
         connection.executemany(MARK, [(*place, up_to) for place, up_to in marks.items()])
 
     @contextmanager
-    def _reading(self, reader: Connection) -> Iterator[Connection]:
+    def _reading(self) -> Iterator[Connection]:
         try:
-            yield reader
+            yield self._reader
         except Exception as error:
             if (known := self._database.translated(error)) is not None:
                 raise known from error
@@ -469,16 +470,11 @@ class BatchJournal:
         return self._log.request(queue_id, priority, after_id, limit, most_bytes)
 
     def fetch(self, request: PageRequest) -> Page:
-        with self._reading(self._beside) as reader:
+        with self._reading() as reader:
             return self._log.fetch(reader, request)
 
     def attach(self, page: Page) -> Reading:
         return self._log.attach(page)
-
-    @property
-    def reads_beside(self) -> bool:
-        """Whether another thread can read. A database in memory has one connection."""
-        return self._beside is not self._reader
 
     def hold(self) -> None:
         """Prepare for what another thread reads. One at a time may do so, between `hold` and `release`."""
@@ -490,22 +486,22 @@ class BatchJournal:
 
     def read_one(self, message: StorableMessage) -> tuple[bytes, str | None]:
         assert isinstance(message.stored, Chunk)
-        with self._reading(self._beside):
+        with self._reading():
             return self._log.read_one(message.stored, message.id)
 
     def stream_chunk(self, queue_id: int, offset: int) -> StreamChunk | None:
-        with self._reading(self._beside):
+        with self._reading():
             return self._streams.chunk(queue_id, offset)
 
     def recover_stream(self, queue_id: int) -> None:
-        with self._reading(self._reader) as reader:
+        with self._reading() as reader:
             self._extents[queue_id] = self._streams.extent_in(reader, queue_id)
 
     def stream_extent(self, queue_id: int) -> StreamExtent:
         return self._extents.get(queue_id, NO_EXTENT)
 
     def stream_offset_at(self, queue_id: int, timestamp_ms: int) -> int:
-        with self._reading(self._beside):
+        with self._reading():
             return self._streams.find(queue_id, timestamp_ms)
 
     def set_aside(self, queue_id: int, queue: str, message: LoggedMessage) -> None:
@@ -525,25 +521,22 @@ class BatchJournal:
         self._rows.keep_damaged(self._database.connection, message_id, queue_id, exchange, key_id, content)
 
     def id_ahead(self, queue_id: int, priority: int, after_id: int, number: int) -> int | None:
-        with self._reading(self._beside):
+        with self._reading():
             return self._log.id_ahead(queue_id, priority, after_id, number)
 
     def next_due(self, after_ms: int) -> int | None:
-        with self._reading(self._reader) as reader:
+        with self._reading() as reader:
             return self._rows.next_due(reader, after_ms)
 
-    def due(self, after_ms: int, now_ms: int) -> Sequence[tuple[int, StoredRow]]:
-        with self._reading(self._reader) as reader:
+    def due(self, after_ms: int, now_ms: int) -> Sequence[DueMessage]:
+        with self._reading() as reader:
             rows = self._rows.due(reader, after_ms, now_ms)
-        return [(queue_id, row) for queue_id, row in rows if self._is_intact(queue_id, row)]
+        return [DueMessage(queue_id, row, damage_of(row)) for queue_id, row in rows]
 
-    def _is_intact(self, queue_id: int, row: StoredRow) -> bool:
-        damage = damage_of(row)
-        if damage is not None:
-            self._damaged += 1
-            report(row.id, name_of_queue(self._reader, queue_id), damage)
-            self._change(lambda: self._rows.set_aside(self._database.connection, row.id, queue_id))
-        return damage is None
+    def set_row_aside(self, queue_id: int, queue: str, message_id: int, damage: str) -> None:
+        self._damaged += 1
+        report(message_id, queue, damage)
+        self._change(lambda: self._rows.set_aside(self._database.connection, message_id, queue_id))
 
     def take_in(self, message: StorableMessage, queue_id: int, expires_at: int | None) -> None:
         batch = self._collecting
