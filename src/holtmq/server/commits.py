@@ -94,8 +94,6 @@ class Commits:
         self._disk = WorkerThread("holtmq-disk")
         self._is_busy = False
         """Whether the thread is at work."""
-        self._when_idle: asyncio.Future[None] | None = None
-        """Set while the broker stops and waits for the thread."""
         self._steps: Steps[None] | None = None
         """What is left to write of a batch before the thread commits it."""
         self._retry: asyncio.TimerHandle | None = None
@@ -267,11 +265,11 @@ class Commits:
         """Let the thread do some work, and continue on the event loop."""
 
         def done(result: T) -> None:
-            self._idle()
+            self._is_busy = False
             then(result)
 
         def failed(error: Exception) -> None:
-            self._idle()
+            self._is_busy = False
             if isinstance(error, StoreError):
                 self.failed(error)
             else:  # reported, and the batch is written again
@@ -279,11 +277,6 @@ class Commits:
 
         self._disk.do(work, done, failed)
         self._is_busy = True
-
-    def _idle(self) -> None:
-        self._is_busy = False
-        if self._when_idle is not None and not self._when_idle.done():
-            self._when_idle.set_result(None)
 
     def verified(self, at: float) -> None:
         """Note that the database was still ours at this time."""
@@ -323,10 +316,7 @@ class Commits:
         if self._retry is not None:
             self._retry.cancel()
         while self._is_busy or self._steps is not None:
-            if self._is_busy:
-                self._when_idle = self._loop.create_future()
-                await self._when_idle
-                self._when_idle = None
+            await self._disk.done(lambda: None)  # after what it does now
             await asyncio.sleep(0)
         try:
             if self._has_work:
