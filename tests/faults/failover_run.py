@@ -35,7 +35,8 @@ class FailoverRun(BrokerRun):
         super().__init__(folder, cast("Any", _NoShim()), seed)
 
     def _start_broker(self, folder: Path, *options: str) -> Any:
-        self.pair = Pair(self.server, folder, "--log-level", "warning", *options)
+        module = "tests.faults.small_windows"  # so that faults hit reads of the backlog, too
+        self.pair = Pair(self.server, folder, "--log-level", "warning", *options, module=module)
         return self.pair
 
     def settle(self) -> None:

@@ -19,11 +19,12 @@ from tests.ports import port_of, reserve_port
 class Contender:
     """`holtmq serve --standby`, which is active, a standby, or not running."""
 
-    def __init__(self, url: str, log: Path, proxy: TcpProxy, *options: str) -> None:
+    def __init__(self, url: str, log: Path, proxy: TcpProxy, *options: str, module: str = "holtmq") -> None:
         self.proxy = proxy
         self.log = log
         self._url = url
         self._options = options
+        self._module = module
         self._reservations = [reserve_port(), reserve_port()]
         self.port, self.http_port = map(port_of, self._reservations)
         self.lines: list[str] = []
@@ -31,7 +32,7 @@ class Contender:
 
     def start(self) -> None:
         ports = ("--amqp-port", str(self.port), "--http-port", str(self.http_port))
-        command = [sys.executable, "-m", "holtmq", "serve", "--standby", "--data", self._url, *ports, *self._options]
+        command = [sys.executable, "-m", self._module, "serve", "--standby", "--data", self._url, *ports, *self._options]
         with self.log.open("a") as log:
             self.process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=log, text=True)
         self._reader = threading.Thread(target=self._read, args=(self.process,), daemon=True)
@@ -85,14 +86,14 @@ class Contender:
 
 
 class Pair:
-    def __init__(self, server: Postgres, folder: Path, *options: str) -> None:
+    def __init__(self, server: Postgres, folder: Path, *options: str, module: str = "holtmq") -> None:
         self.log = folder / "log.txt"
         self.schema_url = server.url()
         self.brokers: list[Contender] = []
         for _ in range(2):
             proxy = TcpProxy(server.port)
             url = self.schema_url.replace(f":{server.port}/", f":{proxy.port}/")
-            self.brokers.append(Contender(url, self.log, proxy, *options))
+            self.brokers.append(Contender(url, self.log, proxy, *options, module=module))
             eventually(lambda: self.brokers[-1].is_active or self.brokers[-1].is_standby, "a broker to start")
         self.active = self._find()
 
