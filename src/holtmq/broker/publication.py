@@ -40,7 +40,7 @@ class Destination(Protocol):
 class Publication:
     """A handle for publishing messages with one exchange and routing key."""
 
-    __slots__ = ("channel", "generation", "is_mandatory", "origin", "reads_headers", "way")
+    __slots__ = ("channel", "generation", "has_any_key", "is_mandatory", "origin", "reads_headers", "way")
 
     def __init__(self, channel: Channel, origin: Origin, *, is_mandatory: bool) -> None:
         self.channel = channel
@@ -50,6 +50,8 @@ class Publication:
         """The vhost's generation when the route was resolved. In any other generation the route is stale."""
         self.way: Way
         self.reads_headers = False
+        self.has_any_key = False
+        """Whether messages with any other routing key go the same way."""
 
     @property
     def memory(self) -> int:
@@ -61,7 +63,11 @@ class Publication:
         channel = self.channel
         origin = Origin(self.origin.exchange, routing_key, address)
         publication = Publication(channel, origin, is_mandatory=self.is_mandatory)
-        channel.ways.resolve(publication)
+        if self.has_any_key and self.generation == channel.vhost.generation:
+            publication.way, publication.reads_headers = self.way, self.reads_headers
+            publication.has_any_key, publication.generation = True, self.generation
+        else:
+            channel.ways.resolve(publication)
         return publication
 
     def publish(self, raw_properties: bytes, contents: Sequence[Content]) -> None:

@@ -79,6 +79,7 @@ class Ways:
         publication.reads_headers = access.reads_headers
         publication.way = access.way or self._way(origin, NO_HEADERS, access)
         publication.generation = vhost.generation
+        publication.has_any_key = access.way is not None and not access.has_topic_permission and not access.is_costly
         if access.is_costly:
             self._give_way()
 
