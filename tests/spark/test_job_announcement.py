@@ -157,8 +157,8 @@ def test_batch_reads_and_sinks_are_listed_by_the_broker_that_they_use(spark: Spa
     assert found == {
         ("write", "a DataFrame", url, 14, "finished", None),
         ("stream", "a stream", url, 7, "running", None),
-        ("read", f"{url}, queue s", "", 28, "running", None),
-        ("read", f"{url}, queue q", "", 0, "running", None),
+        ("read", f"{url}, queue s", "", 28, "planned", None),
+        ("read", f"{url}, queue q", "", 0, "planned", None),
     }
 
 

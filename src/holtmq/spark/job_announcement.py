@@ -65,10 +65,15 @@ def announced_stream(
     return RunAnnouncer("stream", about, rows, _explain, lag)
 
 
-def batch_read(application: str, broker: BrokerOptions, queues: QueueOptions) -> StepwiseRun:
-    """Return the announcement of batch reads, which tell the driver only how many messages they will read."""
+def announce_read(application: str, broker: BrokerOptions, queues: QueueOptions, rows: int) -> None:
+    """Announce a batch read, and how many messages it may read, when Spark plans it.
+
+    Nothing could tell when it ends. Spark reads a plan once for each action, and plans it only once. For `limit` and `show` it
+    runs some of the tasks and stops them, so that the tasks do not know either, and it tells a source nothing afterwards.
+    """
     what = f"queues {queues}" if queues.queue is None else f"queue {queues.queue}"
-    return _stepwise(application, "read", broker, f"{without_password(broker.url)}, {what}", "")
+    run = _stepwise(application, "read", broker, f"{without_password(broker.url)}, {what}", "")
+    run.announce("planned", rows)
 
 
 def sink_run(application: str, job: str, broker: BrokerOptions, exchange: str | None) -> StepwiseRun:

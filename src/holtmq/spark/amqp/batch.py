@@ -20,7 +20,7 @@ from holtmq.spark.amqp.backlog import SILENCE_S, SilentQueueError
 from holtmq.spark.amqp.columns import RowEncoder
 from holtmq.spark.amqp.subscription import Subscription, ready_messages
 from holtmq.spark.amqp.task_output import without_traceback
-from holtmq.spark.job_announcement import batch_read
+from holtmq.spark.job_announcement import announce_read
 from holtmq.wire import methods as wire
 
 BATCH_ROWS = 5_000
@@ -56,7 +56,7 @@ class QueueReader(DataSourceReader):
         for queue, count in zip(queues, counts, strict=True):
             shares.append(Share(queue, min(count, left)))
             left -= shares[-1].count
-        batch_read(self._application, self._broker, self._options).announce("running", sum(share.count for share in shares))
+        announce_read(self._application, self._broker, self._options, sum(share.count for share in shares))
         return shares
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:

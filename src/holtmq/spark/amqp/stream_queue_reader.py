@@ -16,7 +16,7 @@ from holtmq.spark.amqp.range_reader import RangeReader, report_loss
 from holtmq.spark.amqp.remote_stream import RemoteStream
 from holtmq.spark.amqp.subscription import Subscription
 from holtmq.spark.amqp.task_output import without_traceback
-from holtmq.spark.job_announcement import batch_read
+from holtmq.spark.job_announcement import announce_read
 
 
 class StreamQueueReader(DataSourceReader):
@@ -31,8 +31,7 @@ class StreamQueueReader(DataSourceReader):
     def partitions(self) -> list[OffsetRange]:
         """Return the ranges to read. What is published later is not included."""
         ranges = self.ranges()
-        rows = sum(each.end - each.start for each in ranges)
-        batch_read(self._application, self._broker, self._options).announce("running", rows)
+        announce_read(self._application, self._broker, self._options, sum(each.end - each.start for each in ranges))
         return split_ranges(ranges, self._options.min_partitions)
 
     def ranges(self) -> list[OffsetRange]:
