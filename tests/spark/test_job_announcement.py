@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
@@ -11,7 +11,7 @@ from pyspark.sql import DataFrame, SparkSession
 
 from holtmq.client import run_announcer
 from holtmq.errors import InvalidValueError
-from holtmq.spark import archive, drain, publish, read_archive, replay
+from holtmq.spark import archive, drain, publish, read_archive, register, replay
 from holtmq.spark.amqp.amqp_options import BrokerOptions, QueueOptions
 from holtmq.spark.job_announcement import SETTING, announced
 from tests.amqp_client import Channel
@@ -160,6 +160,53 @@ def test_batch_reads_and_sinks_are_listed_by_the_broker_that_they_use(spark: Spa
         ("read", f"{url}, queue s", "", 28, "planned", None),
         ("read", f"{url}, queue q", "", 0, "planned", None),
     }
+
+
+def test_the_source_and_the_sink_follow_the_setting_that_the_session_had_when_they_were_registered(
+    spark: SparkSession, node: Node, tmp_path: Path, set_announce: Callable[[str], None]
+) -> None:
+    url = f"amqp://127.0.0.1:{node.amqp_port}"
+    with node.connect() as amqp:
+        amqp.channel().declare("q", durable=True)
+    set_announce("false")
+    use_everywhere(spark, url, "q", tmp_path / "setting")
+    assert node.http.get("/api/runs") == []
+    use_everywhere(spark, url, "q", tmp_path / "option", announce=node.http.base)
+    assert sorted(run["job"] for run in node.http.get("/api/runs")) == EVERYWHERE
+
+
+def test_the_setting_names_the_broker_that_lists_the_source_and_the_sink(
+    spark: SparkSession, node: Node, live: LiveBroker, queue: str, tmp_path: Path, set_announce: Callable[[str], None]
+) -> None:
+    set_announce(node.http.base.replace("http://", "http://guest:guest@"))
+    use_everywhere(spark, live.url, queue, tmp_path)
+    assert sorted(run["job"] for run in node.http.get("/api/runs")) == EVERYWHERE
+
+
+@pytest.fixture
+def set_announce(spark: SparkSession) -> Iterator[Callable[[str], None]]:
+    """A function that changes the setting and registers the source again."""
+
+    def change(value: str) -> None:
+        spark.conf.set(SETTING, value)
+        register(spark)
+
+    yield change
+    spark.conf.unset(SETTING)
+
+
+EVERYWHERE = ["read", "stream", "stream", "write"]
+"""The jobs of `use_everywhere`. A stream that reads and writes is listed for both."""
+
+
+def use_everywhere(spark: SparkSession, url: str, queue: str, folder: Path, **options: str) -> None:
+    """Write a message to a queue, read it, and let a stream move it to the end of the queue."""
+    rows = spark.sql(f"SELECT '' AS exchange, '{queue}' AS routing_key, 'body' AS body")
+    rows.write.format("amqp").options(url=url, **options).mode("append").save()
+    assert spark.read.format("amqp").options(url=url, queue=queue, **options).load().count() > 0
+    stream = spark.readStream.format("amqp").options(url=url, queue=queue, **options).load()
+    writer = stream.writeStream.format("amqp").options(url=url, **options).option("checkpointLocation", str(folder))
+    writer.trigger(availableNow=True).start().awaitTermination()
 
 
 def publish_stream(spark: SparkSession, folder: Path, url: str) -> None:

@@ -140,7 +140,7 @@ class BrokerOptions(Options):
     key_file: str | None = _text()
     verify: bool = _flag(default=True)
     announce: str | None = _text()
-    """The HTTP API that lists a stream (default: that of the broker), or "false"."""
+    """The HTTP API that lists the run (default: that of the broker), or "false"."""
 
     def __post_init__(self) -> None:
         Options.__post_init__(self)
