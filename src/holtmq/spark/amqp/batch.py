@@ -15,9 +15,10 @@ from pyspark.sql.datasource import DataSourceReader, InputPartition
 
 from holtmq.client.blocking_connection import BlockingConnection
 from holtmq.protocol.client_connection import Delivery
-from holtmq.spark.amqp.amqp_options import MAX_PREFETCH, BrokerOptions, ReadOptions, require_known
+from holtmq.spark.amqp.amqp_options import MAX_PREFETCH, BrokerOptions
 from holtmq.spark.amqp.backlog import SILENCE_S, SilentQueueError
 from holtmq.spark.amqp.columns import RowEncoder
+from holtmq.spark.amqp.reading import QUEUES
 from holtmq.spark.amqp.subscription import Subscription, ready_messages
 from holtmq.spark.amqp.task_output import without_traceback
 from holtmq.spark.job_announcement import announce_read
@@ -41,10 +42,9 @@ class QueueReader(DataSourceReader):
     """Reads queues. Spark calls `partitions` on the driver, once, and `read` on the executors, once per partition."""
 
     def __init__(self, options: dict[str, str], application: str = "") -> None:
-        require_known(options, BrokerOptions, ReadOptions)
         self._application = application
+        self._options = QUEUES.parse_batch(options)
         self._broker = BrokerOptions.parse(options)
-        self._options = ReadOptions.parse(options)
 
     def partitions(self) -> list[Share]:
         """Return a task per queue: a second one would see what the first one requeued."""

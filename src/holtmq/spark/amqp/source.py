@@ -10,17 +10,17 @@ from pyspark.sql.datasource import DataSource, DataSourceReader, DataSourceStrea
 from pyspark.sql.types import StructType
 
 from holtmq.errors import InvalidValueError
-from holtmq.spark.amqp.amqp_options import BrokerOptions, require_readable
 from holtmq.spark.amqp.batch import QueueReader
 from holtmq.spark.amqp.columns import SCHEMA
 from holtmq.spark.amqp.offset_column import STREAM_SCHEMA
-from holtmq.spark.amqp.offset_options import reads_streams, require_offsets
+from holtmq.spark.amqp.offset_options import reads_streams
+from holtmq.spark.amqp.reading import QUEUES, STREAM_QUEUES
 from holtmq.spark.amqp.stream import QueueStreamReader
 from holtmq.spark.amqp.stream_queue_follower import StreamQueueFollower
 from holtmq.spark.amqp.stream_queue_reader import StreamQueueReader
 from holtmq.spark.amqp.writer import BatchWriter, StreamWriter
 from holtmq.spark.connect import is_connect
-from holtmq.spark.job_announcement import SETTING, require_announce
+from holtmq.spark.job_announcement import SETTING
 
 APPLICATION = str(uuid.uuid4())
 """What identifies this process, if it is an application."""
@@ -43,8 +43,7 @@ class AmqpSource(DataSource):
         """Return the columns. Spark asks for them in `load()`, where wrong options are therefore refused."""
         options = self._given()
         is_for_streams = reads_streams(options)
-        (require_offsets if is_for_streams else require_readable)(options)
-        require_announce(BrokerOptions.parse(options))
+        (STREAM_QUEUES if is_for_streams else QUEUES).require_loadable(options)
         return STREAM_SCHEMA if is_for_streams else SCHEMA
 
     def reader(self, schema: StructType) -> DataSourceReader:

@@ -18,10 +18,11 @@ from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadLimit, ReadMa
 
 from holtmq.client.blocking_connection import ConnectionLostError
 from holtmq.client.run_announcer import RunAnnouncer
-from holtmq.spark.amqp.amqp_options import BrokerOptions, require_known
+from holtmq.spark.amqp.amqp_options import BrokerOptions
 from holtmq.spark.amqp.offset_options import FollowOptions
 from holtmq.spark.amqp.offset_range import OffsetRange, split_ranges
 from holtmq.spark.amqp.range_reader import RangeReader, report_loss
+from holtmq.spark.amqp.reading import STREAM_QUEUES
 from holtmq.spark.amqp.receiver import FIRST_PAUSE_S, LONGEST_PAUSE_S, LOOK_S, RECONNECT_TIMEOUT_S
 from holtmq.spark.amqp.remote_stream import RemoteStream
 from holtmq.spark.amqp.stream_metrics import StreamMetrics
@@ -50,8 +51,7 @@ class StreamQueueFollower(DataSourceStreamReader, SupportsTriggerAvailableNow):
 
     @cached_property
     def _options(self) -> FollowOptions:
-        require_known(self._given, BrokerOptions, FollowOptions)
-        return FollowOptions.parse(self._given)
+        return STREAM_QUEUES.parse_stream(self._given)
 
     @cached_property
     def _broker(self) -> BrokerOptions:
