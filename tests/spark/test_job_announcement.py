@@ -3,16 +3,21 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
 from pyspark.errors import PySparkException
 from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql.datasource import DataSourceStreamReader
 
 from holtmq.client import run_announcer
+from holtmq.client.blocking_connection import RefusedError
 from holtmq.errors import InvalidValueError
 from holtmq.spark import archive, drain, publish, read_archive, register, replay
 from holtmq.spark.amqp.amqp_options import BrokerOptions, QueueOptions
+from holtmq.spark.amqp.stream import QueueStreamReader
+from holtmq.spark.amqp.stream_queue_follower import StreamQueueFollower
 from holtmq.spark.job_announcement import SETTING, announced
 from tests.amqp_client import Channel
 from tests.deadline import eventually
@@ -214,6 +219,25 @@ def publish_stream(spark: SparkSession, folder: Path, url: str) -> None:
     rows = spark.readStream.schema("exchange string, routing_key string, body string").json(str(folder / "in"))
     writer = rows.writeStream.format("amqp").options(url=url).option("checkpointLocation", str(folder / "checkpoint"))
     writer.trigger(availableNow=True).start().awaitTermination()
+
+
+@pytest.mark.parametrize(("source", "more"), [(QueueStreamReader, {}), (StreamQueueFollower, {"startingOffsets": "earliest"})])
+def test_a_stream_whose_source_fails_says_why(
+    node: Node, source: type[QueueStreamReader | StreamQueueFollower], more: dict[str, str]
+) -> None:
+    reader = source({"url": f"amqp://127.0.0.1:{node.amqp_port}", "queue": "nothing", **more})
+    with pytest.raises(RefusedError), closing_as_spark_does(reader):
+        reader.prepareForTriggerAvailableNow()
+    (run,) = eventually(lambda: node.http.get("/api/runs"), "the end of the run")
+    assert (run["state"], "no queue 'nothing'" in run["error"]) == ("failed", True)
+
+
+@contextmanager
+def closing_as_spark_does(reader: DataSourceStreamReader) -> Iterator[None]:
+    try:
+        yield
+    finally:
+        reader.stop()
 
 
 def test_a_write_that_fails_says_why(spark: SparkSession, node: Node) -> None:

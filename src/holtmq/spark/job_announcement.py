@@ -5,6 +5,7 @@ The broker names its HTTP API (`client.broker_api`), unless the caller, or a set
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import replace
@@ -63,6 +64,15 @@ def announced_stream(
         finder(broker, broker.announce), f"{without_password(broker.url)}, {what}", "", address.vhost, queues.queue or ""
     )
     return RunAnnouncer("stream", about, rows, _explain, lag)
+
+
+def end_stream(run: RunAnnouncer) -> None:
+    """Announce how a stream ended that Spark stops. If it has failed, Spark stops it while it handles the error."""
+    error = sys.exception()
+    if isinstance(error, HoltmqError):
+        run.end("failed", _explain(error))
+    else:
+        run.end("interrupted")
 
 
 def announce_read(application: str, broker: BrokerOptions, queues: QueueOptions, rows: int) -> None:

@@ -32,7 +32,7 @@ from holtmq.spark.amqp.spool import Spool, SpoolError
 from holtmq.spark.amqp.stream_intake import PAUSE_S, Intake
 from holtmq.spark.amqp.subscription import Subscription
 from holtmq.spark.amqp.task_output import without_traceback
-from holtmq.spark.job_announcement import announced_stream
+from holtmq.spark.job_announcement import announced_stream, end_stream
 
 
 class SegmentPartition(InputPartition):
@@ -126,7 +126,7 @@ class QueueStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
     def stop(self) -> None:
         """Stop the receivers."""
         if self._run is not None:
-            self._run.end("interrupted")
+            end_stream(self._run)
         if self._intake is not None:
             self._intake.stop()
 
