@@ -552,11 +552,16 @@ def test_the_pipeline_page_lists_runs(page: Page, node: Node) -> None:
     node.http.put("/api/runs/%2F/1", {**stream, "rows": 1_234_567, "state": "running"})
     failure = "no broker at amqp://127.0.0.1:1/%2F: [Errno 111] Connection refused"
     node.http.put("/api/runs/%2F/2", {"job": "replay", "input": "lake/orders", "state": "failed", "error": failure})
+    read = {"job": "read", "input": "queue orders", "rows": 42, "state": "planned"}
+    node.http.put("/api/runs/%2F/3", read)
     page.reload()
     rows = page.get_by_role("region", name="Runs").get_by_role("row")
-    expect(rows).to_have_count(3)
+    expect(rows).to_have_count(4)
     expect(rows.filter(has_text="archive")).to_contain_text("1,234,567")
     expect(rows.filter(has_text="replay")).to_contain_text(failure)
+    planned = rows.filter(has_text="planned").get_by_role("cell")
+    expect(planned.filter(has_text="42")).to_have_text("42")  # without a rate
+    expect(planned.last).to_have_text("–")
     _check(page, 1280, "pipeline")
 
 

@@ -129,6 +129,13 @@ def test_a_stepwise_run_that_is_silent_is_not_lost() -> None:
     assert replace(stepwise, state="failed").state_at(LOST_S + 1) == "failed"
 
 
+def test_a_run_that_was_only_planned_has_no_duration_and_is_never_lost(http: Http) -> None:
+    http.put("/api/runs/%2F/one", {**ARCHIVE, "state": "planned", "stepwise": True})
+    (found,) = http.get("/api/runs")
+    assert (found["state"], found["rows"], found["duration_ms"], found["lag"]) == ("planned", 12, None, None)
+    assert replace(run(0, "planned"), is_stepwise=True).state_at(LOST_S + 1) == "planned"
+
+
 @pytest.mark.parametrize(
     ("error", "state", "text"),
     [(None, "finished", None), (KeyboardInterrupt(), "interrupted", None), (OSError("no disk"), "failed", "NO DISK")],

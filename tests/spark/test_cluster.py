@@ -37,13 +37,15 @@ EXPECTED = {"food": MESSAGES // 4, "all": MESSAGES}
 CLIENT = """
 import sys
 import warnings
+from pyspark.errors import PySparkException
 from holtmq.errors import HoltmqError
 from holtmq.spark import compact, compare, drain, publish, register, report, route, session
 from holtmq.topology import Binding, Exchange, Queue, Topology
 
 server, url = sys.argv[1:]
-spark = session(server)
+spark = session(server, config={"spark.holtmq.announce": "false"})
 assert session() is spark
+assert spark.conf.get("spark.holtmq.announce") == "false"
 assert spark.conf.get("spark.sql.session.timeZone") == "UTC"
 topology = Topology((Exchange("x", "topic"),), (Queue("q"),), (Binding("x", "q", "a.#"),))
 register(spark, topology)
@@ -60,6 +62,12 @@ for refused in (lambda: compact(spark, "anywhere"), lambda: drain(spark, "inbox"
         refused()
     except HoltmqError as error:
         print(error)
+spark.conf.set("spark.holtmq.announce", "nonsense")
+register(spark)
+try:
+    spark.read.format("amqp").options(url=url, queue="inbox", limit=1).load().schema  # the server caches the plan above
+except PySparkException as error:
+    print("announce must be the URL" in str(error))
 spark.stop()
 """
 
@@ -206,8 +214,8 @@ def test_a_client_of_spark_connect_routes_compares_publishes_and_reads(tmp_path:
         command = [sys.executable, "-c", CLIENT, f"sc://127.0.0.1:{port}", f"amqp://guest:guest@127.0.0.1:{broker.port}/%2F"]
         done = subprocess.run(command, capture_output=True, text=True, env=environment(), timeout=JOB_TIMEOUT_S)
     assert done.returncode == 0, done.stderr
-    *found, of_compact, of_drain = done.stdout.splitlines()
-    assert found == ["['q']", "1", "['q']", "1", "2"]
+    *found, of_compact, of_drain, is_setting_seen = done.stdout.splitlines()
+    assert (found, is_setting_seen) == (["['q']", "1", "['q']", "1", "2"], "True")
     refused = "runs on the driver and does not support Spark Connect: use a classic session"
     assert f"(archive, compact, route_job) {refused}" in of_compact
     assert of_drain.startswith(f"drain {refused}")

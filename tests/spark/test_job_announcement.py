@@ -2,17 +2,22 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
 from pyspark.errors import PySparkException
 from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql.datasource import DataSourceStreamReader
 
 from holtmq.client import run_announcer
+from holtmq.client.blocking_connection import RefusedError
 from holtmq.errors import InvalidValueError
-from holtmq.spark import archive, drain, publish, read_archive, replay
+from holtmq.spark import archive, drain, publish, read_archive, register, replay
 from holtmq.spark.amqp.amqp_options import BrokerOptions, QueueOptions
+from holtmq.spark.amqp.stream import QueueStreamReader
+from holtmq.spark.amqp.stream_queue_follower import StreamQueueFollower
 from holtmq.spark.job_announcement import SETTING, announced
 from tests.amqp_client import Channel
 from tests.deadline import eventually
@@ -157,9 +162,56 @@ def test_batch_reads_and_sinks_are_listed_by_the_broker_that_they_use(spark: Spa
     assert found == {
         ("write", "a DataFrame", url, 14, "finished", None),
         ("stream", "a stream", url, 7, "running", None),
-        ("read", f"{url}, queue s", "", 28, "running", None),
-        ("read", f"{url}, queue q", "", 0, "running", None),
+        ("read", f"{url}, queue s", "", 28, "planned", None),
+        ("read", f"{url}, queue q", "", 0, "planned", None),
     }
+
+
+def test_the_source_and_the_sink_follow_the_setting_that_the_session_had_when_they_were_registered(
+    spark: SparkSession, node: Node, tmp_path: Path, set_announce: Callable[[str], None]
+) -> None:
+    url = f"amqp://127.0.0.1:{node.amqp_port}"
+    with node.connect() as amqp:
+        amqp.channel().declare("q", durable=True)
+    set_announce("false")
+    use_everywhere(spark, url, "q", tmp_path / "setting")
+    assert node.http.get("/api/runs") == []
+    use_everywhere(spark, url, "q", tmp_path / "option", announce=node.http.base)
+    assert sorted(run["job"] for run in node.http.get("/api/runs")) == EVERYWHERE
+
+
+def test_the_setting_names_the_broker_that_lists_the_source_and_the_sink(
+    spark: SparkSession, node: Node, live: LiveBroker, queue: str, tmp_path: Path, set_announce: Callable[[str], None]
+) -> None:
+    set_announce(node.http.base.replace("http://", "http://guest:guest@"))
+    use_everywhere(spark, live.url, queue, tmp_path)
+    assert sorted(run["job"] for run in node.http.get("/api/runs")) == EVERYWHERE
+
+
+@pytest.fixture
+def set_announce(spark: SparkSession) -> Iterator[Callable[[str], None]]:
+    """A function that changes the setting and registers the source again."""
+
+    def change(value: str) -> None:
+        spark.conf.set(SETTING, value)
+        register(spark)
+
+    yield change
+    spark.conf.unset(SETTING)
+
+
+EVERYWHERE = ["read", "stream", "stream", "write"]
+"""The jobs of `use_everywhere`. A stream that reads and writes is listed for both."""
+
+
+def use_everywhere(spark: SparkSession, url: str, queue: str, folder: Path, **options: str) -> None:
+    """Write a message to a queue, read it, and let a stream move it to the end of the queue."""
+    rows = spark.sql(f"SELECT '' AS exchange, '{queue}' AS routing_key, 'body' AS body")
+    rows.write.format("amqp").options(url=url, **options).mode("append").save()
+    assert spark.read.format("amqp").options(url=url, queue=queue, **options).load().count() > 0
+    stream = spark.readStream.format("amqp").options(url=url, queue=queue, **options).load()
+    writer = stream.writeStream.format("amqp").options(url=url, **options).option("checkpointLocation", str(folder))
+    writer.trigger(availableNow=True).start().awaitTermination()
 
 
 def publish_stream(spark: SparkSession, folder: Path, url: str) -> None:
@@ -167,6 +219,25 @@ def publish_stream(spark: SparkSession, folder: Path, url: str) -> None:
     rows = spark.readStream.schema("exchange string, routing_key string, body string").json(str(folder / "in"))
     writer = rows.writeStream.format("amqp").options(url=url).option("checkpointLocation", str(folder / "checkpoint"))
     writer.trigger(availableNow=True).start().awaitTermination()
+
+
+@pytest.mark.parametrize(("source", "more"), [(QueueStreamReader, {}), (StreamQueueFollower, {"startingOffsets": "earliest"})])
+def test_a_stream_whose_source_fails_says_why(
+    node: Node, source: type[QueueStreamReader | StreamQueueFollower], more: dict[str, str]
+) -> None:
+    reader = source({"url": f"amqp://127.0.0.1:{node.amqp_port}", "queue": "nothing", **more})
+    with pytest.raises(RefusedError), closing_as_spark_does(reader):
+        reader.prepareForTriggerAvailableNow()
+    (run,) = eventually(lambda: node.http.get("/api/runs"), "the end of the run")
+    assert (run["state"], "no queue 'nothing'" in run["error"]) == ("failed", True)
+
+
+@contextmanager
+def closing_as_spark_does(reader: DataSourceStreamReader) -> Iterator[None]:
+    try:
+        yield
+    finally:
+        reader.stop()
 
 
 def test_a_write_that_fails_says_why(spark: SparkSession, node: Node) -> None:

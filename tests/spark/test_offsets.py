@@ -15,6 +15,8 @@ from holtmq.spark.amqp.offset_position import Position, Positions
 from holtmq.spark.amqp.offset_range import MOST_OFFSETS, OffsetRange, split_ranges
 from holtmq.spark.amqp.source import AmqpSource
 from holtmq.spark.amqp.stream_progress import StreamProgress
+from holtmq.spark.amqp.stream_queue_follower import StreamQueueFollower
+from holtmq.spark.amqp.stream_queue_reader import StreamQueueReader
 
 NOW = datetime(2026, 10, 1, 12, tzinfo=UTC)
 
@@ -30,12 +32,24 @@ NOW = datetime(2026, 10, 1, 12, tzinfo=UTC)
         ({"startingOffsets": "earliest", "minPartitions": "0"}, "option 'minPartitions' must be a whole number of at least 1"),
         ({"startingOffsets": "earliest", "failOnDataLoss": "no"}, "option 'failOnDataLoss' must be true or false, got 'no'"),
         ({"startingOffsets": "earliest", "maxOffsetsPerTrigger": "x"}, "option 'maxOffsetsPerTrigger' must be a whole number"),
+        (
+            {"startingOffsets": "earliest", "endingOffsets": "5", "maxOffsetsPerTrigger": "1"},
+            r"option 'endingOffsets' is for batches .*, and option 'maxOffsetsPerTrigger' for streams .*: remove one of them",
+        ),
         ({"startingOffsets": "earliest", "spool": "x"}, "unknown option 'spool': expected one of .*maxOffsetsPerTrigger"),
     ],
 )
 def test_load_refuses_wrong_options(options: dict[str, str], match: str) -> None:
     with pytest.raises(InvalidValueError, match=match):
         AmqpSource({"url": "amqp://127.0.0.1:1", "queue": "q", **options}).schema()
+
+
+def test_the_first_use_refuses_the_options_of_the_other_use() -> None:
+    given = {"url": "amqp://127.0.0.1:1", "queue": "q", "startingOffsets": "earliest"}
+    with pytest.raises(InvalidValueError, match=r"option 'endingOffsets' is for batches \(spark\.read\), got it for a stream"):
+        StreamQueueFollower({**given, "endingOffsets": "5"}).prepareForTriggerAvailableNow()
+    with pytest.raises(InvalidValueError, match=r"option 'maxOffsetsPerTrigger' is for streams .*, got it for a batch"):
+        StreamQueueReader({**given, "maxOffsetsPerTrigger": "5"})
 
 
 def test_the_options_of_streams_add_the_column_offset() -> None:

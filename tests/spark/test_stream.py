@@ -320,6 +320,12 @@ def test_messages_that_a_receiver_has_not_written_yet_are_in_the_lag(
             "option 'managementUrl' must be the URL of an HTTP API such as http://127.0.0.1:15672, got ",
         ),
         ({"queue": "q", "mode": "drain"}, r"mode=drain was removed.* use holtmq\.spark\.drain"),
+        (
+            {"queue": "q", "Limit": "1", "segmentRows": "1", "ack": "commit"},
+            r"option 'limit' is for batches \(spark\.read\), and option 'ack' for streams \(spark\.readStream\): remove one",
+        ),
+        ({"queue": "q", "spool": ""}, "option 'spool' must be a folder, got ''"),
+        ({"queue": "q", "spool": "nope://x/y"}, "option 'spool': Arrow cannot open the file system of 'nope://x/y'"),
     ],
 )
 def test_a_wrong_option_is_refused_before_anything_runs(options: dict[str, str], match: str) -> None:
@@ -328,13 +334,37 @@ def test_a_wrong_option_is_refused_before_anything_runs(options: dict[str, str],
         source.schema()
 
 
-def test_load_refuses_wrong_options_and_start_those_of_a_batch(spark: SparkSession, tmp_path: Path) -> None:
+def test_load_refuses_wrong_options_and_the_first_use_those_of_another_use(spark: SparkSession, tmp_path: Path) -> None:
     nowhere = LiveBroker("none", 1)
     with pytest.raises(PySparkException, match="unknown option 'prefech'"):
         stream(spark, nowhere, queue="q", prefech=1)
-    with pytest.raises(PySparkException, match="unknown option 'limit': expected one of ack, ") as seen:
+    of_batch = r"InvalidValueError: option 'limit' is for batches \(spark\.read\), got it for a stream: remove it\n"
+    with pytest.raises(PySparkException, match=of_batch) as seen:
         to_files(stream(spark, nowhere, queue="q", limit=1), tmp_path).awaitTermination()
     assert "UnboundLocalError" not in str(seen.value)
+    of_stream = r"InvalidValueError: option 'ack' is for streams \(spark\.readStream\), got it for a batch: remove it\n"
+    with pytest.raises(PySparkException, match=of_stream):
+        spark.read.format("amqp").options(**amqp_options(nowhere, queue="q", ack="spool", spool="/tmp")).load().count()
+
+
+def test_a_stream_with_a_schema_which_load_does_not_check_refuses_wrong_options(spark: SparkSession, tmp_path: Path) -> None:
+    source = spark.readStream.schema("body binary").format("amqp")
+    rows = source.options(url="amqp://127.0.0.1:1", queue="q", announce="x").load()
+    with pytest.raises(PySparkException, match="announce must be the URL of an HTTP API"):
+        to_files(rows, tmp_path).awaitTermination()
+
+
+def test_a_sink_refuses_wrong_options_before_it_publishes(
+    spark: SparkSession, live: LiveBroker, channel: Channel, queue: str, tmp_path: Path
+) -> None:
+    rows = spark.sql(f"SELECT '' AS exchange, '{queue}' AS routing_key, 'body' AS body")
+    rows.write.parquet(str(tmp_path / "in"))
+    numbered = spark.readStream.schema(rows.schema).parquet(str(tmp_path / "in"))
+    writer = numbered.writeStream.format("amqp").options(**amqp_options(live, announce="x"))
+    writer = writer.option("checkpointLocation", str(tmp_path / "checkpoint")).trigger(availableNow=True)
+    with pytest.raises(PySparkException, match="announce must be the URL of an HTTP API"):
+        writer.start().awaitTermination()
+    assert channel.count(queue) == 0
 
 
 def test_a_stream_that_waits_for_a_queue_that_delivers_nothing_fails(

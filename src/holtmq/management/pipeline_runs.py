@@ -15,7 +15,9 @@ LOST_S = 60.0
 """A job that runs announces itself more often than this, unless it announces its steps only."""
 MAX_ROWS = 2**53
 """The largest number that all readers of JSON represent exactly."""
-STATES = ("running", "finished", "failed", "interrupted")
+PLANNED = "planned"
+"""The state of a run of which nobody learns when it runs, such as a batch read on Spark: all that is known is its size."""
+STATES = (PLANNED, "running", "finished", "failed", "interrupted")
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,6 +42,13 @@ class Run:
     is_stepwise: bool = False
     """Whether the job announces only its steps, each with its own rows, and no sign of life in between."""
 
+    def duration_ms_at(self, now: float) -> int | None:
+        """Return how long a run has lasted, or None if it was only planned."""
+        if self.state == PLANNED:
+            return None
+        end = now if self.state_at(now) == "running" else self.updated_at
+        return int(1000 * (end - self.started_at))
+
     def state_at(self, now: float) -> str:
         """Return the state. A running job that has announced nothing for a minute is "lost", or "silent" if it is stepwise."""
         if self.state != "running" or now - self.updated_at <= LOST_S:
@@ -48,7 +57,7 @@ class Run:
 
 
 class Runs:
-    """The announced runs. If there are too many, those that have ended are forgotten first, then the oldest."""
+    """The announced runs. If there are too many, those that do not run are forgotten first, then the oldest."""
 
     def __init__(self) -> None:
         self._runs: dict[RunKey, Run] = {}

@@ -15,6 +15,9 @@ from holtmq.spark.connect import require_classic
 SCHEME = re.compile("[A-Za-z][A-Za-z0-9+.-]+:")
 """The start of a URI. A single letter is a drive."""
 
+REMOTE = re.compile("(s3a?|gc?s|hdfs|viewfs|abfss?)://")
+"""The start of a URI of a file system that Arrow reaches over the network."""
+
 
 class WriteError(HoltmqError):
     """The target of a job cannot be written in the requested way."""

@@ -5,6 +5,7 @@ The broker names its HTTP API (`client.broker_api`), unless the caller, or a set
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import replace
@@ -65,10 +66,24 @@ def announced_stream(
     return RunAnnouncer("stream", about, rows, _explain, lag)
 
 
-def batch_read(application: str, broker: BrokerOptions, queues: QueueOptions) -> StepwiseRun:
-    """Return the announcement of batch reads, which tell the driver only how many messages they will read."""
+def end_stream(run: RunAnnouncer) -> None:
+    """Announce how a stream ended that Spark stops. If it has failed, Spark stops it while it handles the error."""
+    error = sys.exception()
+    if isinstance(error, HoltmqError):
+        run.end("failed", _explain(error))
+    else:
+        run.end("interrupted")
+
+
+def announce_read(application: str, broker: BrokerOptions, queues: QueueOptions, rows: int) -> None:
+    """Announce a batch read, and how many messages it may read, when Spark plans it.
+
+    Nothing could tell when it ends. Spark reads a plan once for each action, and plans it only once. For `limit` and `show` it
+    runs some of the tasks and stops them, so that the tasks do not know either, and it tells a source nothing afterwards.
+    """
     what = f"queues {queues}" if queues.queue is None else f"queue {queues.queue}"
-    return _stepwise(application, "read", broker, f"{without_password(broker.url)}, {what}", "")
+    run = _stepwise(application, "read", broker, f"{without_password(broker.url)}, {what}", "")
+    run.announce("planned", rows)
 
 
 def sink_run(application: str, job: str, broker: BrokerOptions, exchange: str | None) -> StepwiseRun:

@@ -20,7 +20,8 @@ def register(spark: SparkSession, topology: Topology | str | Path | None = None,
     headers)` routes with `topology`, and is added only if there is one.
 
     For a write, Spark looks up the format in the session that is active in the calling thread. This function therefore makes
-    `spark` the active session. Call it once in each thread that writes.
+    `spark` the active session. Call it once in each thread that writes. It also tells the format the setting
+    `spark.holtmq.announce` of the session: call it again after a change of that setting.
 
     Args:
         spark: The session, classic or Spark Connect.

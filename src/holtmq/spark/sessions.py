@@ -94,8 +94,8 @@ def _configured(builder: SparkSession.Builder, settings: Mapping[str, Any]) -> S
 
 
 def _of_session(settings: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the settings that a client of Spark Connect can change. All others belong to the server."""
-    return {name: value for name, value in settings.items() if name.startswith("spark.sql.")}
+    """Return the settings that a client of Spark Connect can change: those of queries and ours. Others belong to the server."""
+    return {name: value for name, value in settings.items() if name.startswith(("spark.sql.", "spark.holtmq."))}
 
 
 def _equip(spark: SparkSession) -> SparkSession:

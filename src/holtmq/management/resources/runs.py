@@ -46,7 +46,8 @@ def runs(call: Call) -> Items[Run]:
 def announce_run(call: Call) -> Outcome:
     """Announce a run of a pipeline job, or its progress. The broker keeps the latest runs until it stops.
 
-    A stepwise run announces only its steps: their rows are added up, and it is "silent" in between, not "lost".
+    A stepwise run announces only its steps: their rows are added up, and it is "silent" in between, not "lost". The state
+    "planned" is for a run of which nobody learns when it starts and ends: it has no duration.
     """
     fields, now = call.fields(), time.time()
     state, rows = fields.text("state"), fields.integer("rows", 0)
@@ -90,7 +91,7 @@ def _view(call: Call, run: Run, now: float) -> dict[str, Any]:
         "lag": _lag(call, run) if state == "running" else None,
         "started_at": moment(run.started_at),
         "updated_at": moment(run.updated_at),
-        "duration_ms": int(1000 * ((now if state == "running" else run.updated_at) - run.started_at)),
+        "duration_ms": run.duration_ms_at(now),
     }
 
 

@@ -21,6 +21,7 @@ from holtmq.client.address import Address, Tls, without_password
 from holtmq.client.blocking_connection import BlockingConnection
 from holtmq.client.publisher import RETRIES, WINDOW
 from holtmq.errors import InvalidValueError
+from holtmq.spark.filesystems import REMOTE, filesystem_of
 
 AckMode: TypeAlias = Literal["commit", "spool"]
 OnReturn: TypeAlias = Literal["fail", "count"]
@@ -78,6 +79,11 @@ class Options:
             elif each.metadata.get("is_required"):
                 raise InvalidValueError(f"option {name!r} is missing: expected a value such as {EXAMPLES[each.name]!r}")
         return cls(**values)
+
+    @classmethod
+    def names(cls) -> set[str]:
+        """Return the names of the options as Spark has them."""
+        return {_spark_name(each.name) for each in fields(cls)}
 
     def to_spark(self) -> dict[str, str]:
         """Return the options of this group as Spark passes them to a data source."""
@@ -140,7 +146,7 @@ class BrokerOptions(Options):
     key_file: str | None = _text()
     verify: bool = _flag(default=True)
     announce: str | None = _text()
-    """The HTTP API that lists a stream (default: that of the broker), or "false"."""
+    """The HTTP API that lists the run (default: that of the broker), or "false"."""
 
     def __post_init__(self) -> None:
         Options.__post_init__(self)
@@ -290,6 +296,8 @@ class StreamOptions(QueueOptions):
         QueueOptions.__post_init__(self)
         if self.ack == "spool" and self.spool is None:
             raise InvalidValueError("ack=spool requires the option 'spool': expected a folder that survives the application")
+        if self.spool is not None:
+            _require_folder(self.spool)
 
     @property
     def batch_rows(self) -> int:
@@ -304,6 +312,17 @@ class StreamOptions(QueueOptions):
     def keeps_spool(self) -> bool:
         """Whether the spool survives the stream."""
         return self.ack == "spool"
+
+
+def _require_folder(spool: str) -> None:
+    if not spool:
+        raise InvalidValueError("option 'spool' must be a folder, got ''")
+    if REMOTE.match(spool):
+        return  # Arrow would connect to it
+    try:
+        filesystem_of(spool)
+    except InvalidValueError as error:
+        raise InvalidValueError(f"option 'spool': {error}") from error
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -332,17 +351,9 @@ class PublishOptions(Options):
             raise InvalidValueError("expected either a publisher, which numbers messages, or keep_numbers, got both")
 
 
-def require_readable(given: Mapping[str, str]) -> None:
-    """Raise InvalidValueError if neither a batch nor a stream can have these options. `load()` does not know which it is."""
-    require_known(given, BrokerOptions, ReadOptions, StreamOptions)
-    BrokerOptions.parse(given)
-    ReadOptions.parse(given)
-    StreamOptions.parse(given)
-
-
 def require_known(given: Mapping[str, str], *groups: type[Options]) -> None:
     """Raise InvalidValueError if an option belongs to none of the groups."""
-    known = {_spark_name(each.name) for group in groups for each in fields(group)}
+    known = {name for group in groups for name in group.names()}
     lower_case = {name.lower() for name in known} | SPARKS_OWN
     for name in given:
         if name.lower() not in lower_case:

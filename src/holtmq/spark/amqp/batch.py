@@ -15,12 +15,13 @@ from pyspark.sql.datasource import DataSourceReader, InputPartition
 
 from holtmq.client.blocking_connection import BlockingConnection
 from holtmq.protocol.client_connection import Delivery
-from holtmq.spark.amqp.amqp_options import MAX_PREFETCH, BrokerOptions, ReadOptions, require_known
+from holtmq.spark.amqp.amqp_options import MAX_PREFETCH, BrokerOptions
 from holtmq.spark.amqp.backlog import SILENCE_S, SilentQueueError
 from holtmq.spark.amqp.columns import RowEncoder
+from holtmq.spark.amqp.reading import QUEUES
 from holtmq.spark.amqp.subscription import Subscription, ready_messages
 from holtmq.spark.amqp.task_output import without_traceback
-from holtmq.spark.job_announcement import batch_read
+from holtmq.spark.job_announcement import announce_read
 from holtmq.wire import methods as wire
 
 BATCH_ROWS = 5_000
@@ -41,10 +42,9 @@ class QueueReader(DataSourceReader):
     """Reads queues. Spark calls `partitions` on the driver, once, and `read` on the executors, once per partition."""
 
     def __init__(self, options: dict[str, str], application: str = "") -> None:
-        require_known(options, BrokerOptions, ReadOptions)
         self._application = application
+        self._options = QUEUES.parse_batch(options)
         self._broker = BrokerOptions.parse(options)
-        self._options = ReadOptions.parse(options)
 
     def partitions(self) -> list[Share]:
         """Return a task per queue: a second one would see what the first one requeued."""
@@ -56,7 +56,7 @@ class QueueReader(DataSourceReader):
         for queue, count in zip(queues, counts, strict=True):
             shares.append(Share(queue, min(count, left)))
             left -= shares[-1].count
-        batch_read(self._application, self._broker, self._options).announce("running", sum(share.count for share in shares))
+        announce_read(self._application, self._broker, self._options, sum(share.count for share in shares))
         return shares
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:

@@ -9,7 +9,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field, fields
 
 from holtmq.errors import InvalidValueError
-from holtmq.spark.amqp.amqp_options import BrokerOptions, QueueOptions, require_known
+from holtmq.spark.amqp.amqp_options import QueueOptions
 from holtmq.spark.amqp.offset_position import Positions
 
 STARTING, ENDING = "startingOffsets", "endingOffsets"
@@ -73,11 +73,3 @@ OFFSET_NAMES = frozenset(
 def reads_streams(given: Mapping[str, str]) -> bool:
     """Return whether options are those of stream queues. They must then include `startingOffsets`."""
     return any(name.lower() in OFFSET_NAMES for name in given)
-
-
-def require_offsets(given: Mapping[str, str]) -> None:
-    """Raise InvalidValueError if neither a batch nor a stream can read stream queues with these options."""
-    require_known(given, BrokerOptions, RangeOptions, FollowOptions)
-    BrokerOptions.parse(given)
-    RangeOptions.parse(given)
-    FollowOptions.parse(given)

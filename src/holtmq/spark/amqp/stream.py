@@ -25,13 +25,14 @@ from pyspark.sql.datasource import DataSourceStreamReader, InputPartition
 from pyspark.sql.streaming.datasource import ReadLimit, ReadMaxRows, SupportsTriggerAvailableNow
 
 from holtmq.client.run_announcer import RunAnnouncer
-from holtmq.spark.amqp.amqp_options import BrokerOptions, StreamOptions, require_known
+from holtmq.spark.amqp.amqp_options import BrokerOptions, StreamOptions
 from holtmq.spark.amqp.columns import with_all_columns
+from holtmq.spark.amqp.reading import QUEUES
 from holtmq.spark.amqp.spool import Spool, SpoolError
 from holtmq.spark.amqp.stream_intake import PAUSE_S, Intake
 from holtmq.spark.amqp.subscription import Subscription
 from holtmq.spark.amqp.task_output import without_traceback
-from holtmq.spark.job_announcement import announced_stream
+from holtmq.spark.job_announcement import announced_stream, end_stream
 
 
 class SegmentPartition(InputPartition):
@@ -58,8 +59,7 @@ class QueueStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
 
     @cached_property
     def _options(self) -> StreamOptions:
-        require_known(self._given, BrokerOptions, StreamOptions)
-        return StreamOptions.parse(self._given)
+        return QUEUES.parse_stream(self._given)
 
     # Spark calls these on the driver, always from one thread. The first call to latestOffset starts the receivers.
 
@@ -126,7 +126,7 @@ class QueueStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
     def stop(self) -> None:
         """Stop the receivers."""
         if self._run is not None:
-            self._run.end("interrupted")
+            end_stream(self._run)
         if self._intake is not None:
             self._intake.stop()
 

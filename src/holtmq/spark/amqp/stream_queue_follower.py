@@ -18,17 +18,18 @@ from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadLimit, ReadMa
 
 from holtmq.client.blocking_connection import ConnectionLostError
 from holtmq.client.run_announcer import RunAnnouncer
-from holtmq.spark.amqp.amqp_options import BrokerOptions, require_known
+from holtmq.spark.amqp.amqp_options import BrokerOptions
 from holtmq.spark.amqp.offset_options import FollowOptions
 from holtmq.spark.amqp.offset_range import OffsetRange, split_ranges
 from holtmq.spark.amqp.range_reader import RangeReader, report_loss
+from holtmq.spark.amqp.reading import STREAM_QUEUES
 from holtmq.spark.amqp.receiver import FIRST_PAUSE_S, LONGEST_PAUSE_S, LOOK_S, RECONNECT_TIMEOUT_S
 from holtmq.spark.amqp.remote_stream import RemoteStream
 from holtmq.spark.amqp.stream_metrics import StreamMetrics
 from holtmq.spark.amqp.stream_progress import StreamProgress
 from holtmq.spark.amqp.subscription import Subscription
 from holtmq.spark.amqp.task_output import without_traceback
-from holtmq.spark.job_announcement import announced_stream
+from holtmq.spark.job_announcement import announced_stream, end_stream
 
 
 class StreamQueueFollower(DataSourceStreamReader, SupportsTriggerAvailableNow):
@@ -50,8 +51,7 @@ class StreamQueueFollower(DataSourceStreamReader, SupportsTriggerAvailableNow):
 
     @cached_property
     def _options(self) -> FollowOptions:
-        require_known(self._given, BrokerOptions, FollowOptions)
-        return FollowOptions.parse(self._given)
+        return STREAM_QUEUES.parse_stream(self._given)
 
     @cached_property
     def _broker(self) -> BrokerOptions:
@@ -82,15 +82,13 @@ class StreamQueueFollower(DataSourceStreamReader, SupportsTriggerAvailableNow):
         """Plan the next micro-batch, and return its end."""
         begin = StreamProgress.parse(start)
         self._read_before = begin.messages if self._read_before is None else self._read_before
-        if self._run is None:
-            self._run = announced_stream(self._broker, self._options, self._read, self._lag).start()
         ends = self._find_ends() if self._final is None else self._final
         known = self._with_new_streams(begin, ends)
         self._lags = known.lags(ends)
         end = known.advance(ends, limit.max_rows if isinstance(limit, ReadMaxRows) else None, datetime.now(UTC))
         self._end = begin if end is known else end
-        if end is known and self._final is not None:  # Spark kills this process next, without a call of stop()
-            self._run.end("finished")
+        if end is known and self._final is not None and self._run is not None:
+            self._run.end("finished")  # Spark kills this process next, without a call of stop()
         return self._end.to_dict()
 
     def reportLatestOffset(self) -> dict[str, Any] | None:  # noqa: N802
@@ -111,7 +109,7 @@ class StreamQueueFollower(DataSourceStreamReader, SupportsTriggerAvailableNow):
     def stop(self) -> None:
         """Close the connections."""
         if self._run is not None:
-            self._run.end("interrupted")
+            end_stream(self._run)
         self._close()
 
     # Spark calls this on the executors.
@@ -134,7 +132,9 @@ class StreamQueueFollower(DataSourceStreamReader, SupportsTriggerAvailableNow):
         return sum(self._lags.values())
 
     def _known_streams(self) -> dict[str, RemoteStream]:
-        """Return the streams to read. For a pattern, look for new ones now and then."""
+        """Return the streams to read. For a pattern, look for new ones now and then. The first call announces the run."""
+        if self._run is None:
+            self._run = announced_stream(self._broker, self._options, self._read, self._lag).start()
         subscription = Subscription(self._broker, self._options)
         now = time.monotonic()
         if not self._streams or (subscription.is_pattern and now - self._looked_at > LOOK_S):

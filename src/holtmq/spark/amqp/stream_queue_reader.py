@@ -9,30 +9,28 @@ from datetime import UTC, datetime
 import pyarrow as pa
 from pyspark.sql.datasource import DataSourceReader, InputPartition
 
-from holtmq.spark.amqp.amqp_options import BrokerOptions, require_known
-from holtmq.spark.amqp.offset_options import RangeOptions
+from holtmq.spark.amqp.amqp_options import BrokerOptions
 from holtmq.spark.amqp.offset_range import OffsetRange, split_ranges
 from holtmq.spark.amqp.range_reader import RangeReader, report_loss
+from holtmq.spark.amqp.reading import STREAM_QUEUES
 from holtmq.spark.amqp.remote_stream import RemoteStream
 from holtmq.spark.amqp.subscription import Subscription
 from holtmq.spark.amqp.task_output import without_traceback
-from holtmq.spark.job_announcement import batch_read
+from holtmq.spark.job_announcement import announce_read
 
 
 class StreamQueueReader(DataSourceReader):
     """Reads stream queues. Spark calls `partitions` on the driver, once, and `read` on the executors, once per partition."""
 
     def __init__(self, options: dict[str, str], application: str = "") -> None:
-        require_known(options, BrokerOptions, RangeOptions)
         self._application = application
+        self._options = STREAM_QUEUES.parse_batch(options)
         self._broker = BrokerOptions.parse(options)
-        self._options = RangeOptions.parse(options)
 
     def partitions(self) -> list[OffsetRange]:
         """Return the ranges to read. What is published later is not included."""
         ranges = self.ranges()
-        rows = sum(each.end - each.start for each in ranges)
-        batch_read(self._application, self._broker, self._options).announce("running", rows)
+        announce_read(self._application, self._broker, self._options, sum(each.end - each.start for each in ranges))
         return split_ranges(ranges, self._options.min_partitions)
 
     def ranges(self) -> list[OffsetRange]:

@@ -14,7 +14,7 @@ from holtmq.client.publisher import PublishError, ReceivedConfirms
 from holtmq.client.stepwise_run import StepwiseRun
 from holtmq.spark.amqp.amqp_options import BrokerOptions, PublishOptions
 from holtmq.spark.amqp.row_publisher import RowPublisher
-from holtmq.spark.job_announcement import sink_run
+from holtmq.spark.job_announcement import require_announce, sink_run
 
 
 @dataclass
@@ -57,6 +57,7 @@ class StreamWriter(DataSourceStreamArrowWriter):
     def __init__(self, options: dict[str, str], schema: StructType, application: str) -> None:
         self._publisher = RowPublisher.parse(options, schema)
         self._run = partial(_run, application, "stream", options)
+        require_announce(BrokerOptions.parse(options))
 
     def write(self, iterator: Iterator[pa.RecordBatch]) -> Receipt:
         return Receipt(self._publisher.send(iterator))

@@ -5,17 +5,17 @@ import { Failure, Table, Tag } from "../parts.js";
 import { bytes, count, duration, moment, rate } from "../format.js";
 
 const HEADING = { margin: "1rem 0 .6rem" };
-const STATE_KINDS = { running: "on", finished: "", failed: "bad", interrupted: "bad", lost: "bad", silent: "" };
+const STATE_KINDS = { running: "on", finished: "", failed: "bad", interrupted: "bad", lost: "bad", silent: "", planned: "" };
 
 const runColumns = [
   { label: "Job", show: (each) => html`${each.job}<div class="quiet small">${each.user}, ${each.vhost}</div>` },
   { label: "State", show: (each) => html`<${Tag} kind=${STATE_KINDS[each.state]}>${each.state}<//>${each.error && html`<div class="small wrap">${each.error}</div>`}` },
   { label: "Input", show: (each) => html`<code class="wrap">${each.input}</code>` },
   { label: "Output", show: (each) => (each.output ? html`<code class="wrap">${each.output}</code>` : "–") },
-  { label: "Rows", number: true, show: (each) => html`${count(each.rows)}<div class="quiet small">${rate((1000 * each.rows) / Math.max(1000, each.duration_ms))}</div>` },
+  { label: "Rows", number: true, show: (each) => html`${count(each.rows)}${each.duration_ms != null && html`<div class="quiet small">${rate((1000 * each.rows) / Math.max(1000, each.duration_ms))}</div>`}` },
   { label: "Lag", number: true, show: (each) => count(each.lag) },
   { label: "Started", show: (each) => moment(each.started_at) },
-  { label: "Duration", number: true, show: (each) => duration(each.duration_ms) },
+  { label: "Duration", number: true, show: (each) => (each.duration_ms == null ? "–" : duration(each.duration_ms)) },
 ];
 
 /** The runs that jobs have announced, and how a job announces itself. */
