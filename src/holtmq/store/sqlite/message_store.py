@@ -12,6 +12,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from itertools import takewhile
 from typing import Any
 
+from holtmq.errors import NotAStoreError
 from holtmq.queueing.terms import Terms
 from holtmq.store.checksum import damage_of, json_checksum
 from holtmq.store.message_port import MANY_KEYS
@@ -227,9 +228,16 @@ class SqliteMessageStore:
     def index_arrivals(self, connection: sqlite3.Connection) -> None:
         """Create the deliveries of messages that were only appended so far."""
         indexed_to, newest = connection.execute("SELECT indexed_to, (SELECT max(id) FROM messages) FROM state").fetchone()
-        if newest is not None and newest > indexed_to:
+        if newest is None or newest <= indexed_to:
+            return
+        try:
             connection.execute(INDEX_ARRIVALS, (indexed_to,))
-            connection.execute(MARK_INDEXED, (newest, indexed_to))
+        except sqlite3.IntegrityError as error:
+            raise NotAStoreError(
+                f"{self._database.path} is damaged: a message has another id than the one it was stored with ({error}); "
+                "check the system log for disk errors, and restore a backup"
+            ) from error
+        connection.execute(MARK_INDEXED, (newest, indexed_to))
 
     def release_due(
         self, connection: sqlite3.Connection, queue_id: int, now_ms: int, delivery_limit: int | None
