@@ -282,6 +282,42 @@ def test_a_full_cache_is_kept_until_it_has_left_out_several_times_as_many_routes
     assert matches == ["k"]
 
 
+def two_exchanges() -> Topology:
+    exchanges = (Exchange("x", "topic"), Exchange("y", "topic"))
+    return Topology(exchanges, (Queue("q"),), (Binding("x", "q", "#"), Binding("y", "q", "#")))
+
+
+def test_routes_of_an_exchange_that_is_gone_leave_room_for_others(matches: list[str]) -> None:
+    router = Router(two_exchanges(), cache_size=10)
+    for number in range(10):
+        router.route("x", f"key.{number}")
+    router.delete_exchange("x")
+    for number in range(10):
+        router.route("y", f"key.{number}")
+    matches.clear()
+    for number in range(10):
+        router.route("y", f"key.{number}")
+    assert matches == []
+
+
+def test_an_exchange_with_ever_new_keys_leaves_others_their_share_of_the_cache(matches: list[str]) -> None:
+    router = Router(two_exchanges(), cache_size=20)
+    for number in range(30):
+        router.route("x", f"key.{number}")
+    for number in range(5):
+        router.route("y", f"other.{number}")
+    matches.clear()
+    for number in range(5):
+        router.route("y", f"other.{number}")
+    assert matches == []
+    for number in range(1000):
+        router.route("y", f"new.{number}")
+    forgotten = len(matches)
+    for number in range(1000):
+        router.route("y", f"new.{number}")
+    assert len(matches) - forgotten >= 1000 - 60, "more than twice 30 routes were kept"
+
+
 @pytest.mark.parametrize("pattern", ["a.b", "a.*", "*.b", "a.b.#", "a.#", "#.b", "*.#", "#.a.#"])
 def test_a_key_takes_all_ways_through_patterns_that_begin_alike(pattern: str) -> None:
     router = Router(topology(Binding("x", "q", pattern), Binding("x", "q2", "a.c"), Binding("x", "q3", "a.*.c")))

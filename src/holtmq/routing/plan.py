@@ -24,7 +24,7 @@ class Plan:
     cached.
     """
 
-    __slots__ = ("_older", "_plans", "headers", "is_costly", "only_matcher", "reads_routing_key", "recent")
+    __slots__ = ("_older", "_plans", "entries", "headers", "is_costly", "only_matcher", "reads_routing_key", "recent")
 
     def __init__(self, matchers: Sequence[Matcher], plans: Plans, *, is_alone: bool) -> None:
         self.headers: dict[str, Collection[Hashable]] = {}
@@ -39,6 +39,8 @@ class Plan:
                 is_whole = EVERY_VALUE in (known, values)
                 self.headers[name] = EVERY_VALUE if is_whole else values if known is values else {*known, *values}
         self.recent: dict[Hashable, Route] = {}
+        self.entries = 0
+        """What the recent generation counts for."""
         self._older: dict[Hashable, Route] = {}
         self._plans = plans
 
@@ -72,31 +74,46 @@ class Plan:
 
     def keep(self, signature: Hashable, route: Route) -> None:
         """Cache the route of a signature."""
-        if self._plans.make_room(route):
+        if self._plans.make_room(self, 1 + len(route.queues) // QUEUES_PER_ENTRY):
             self.recent[signature] = route
 
     def age(self) -> None:
         """Make the recent generation the older one."""
-        self._older, self.recent = self.recent, {}
+        self._older, self.recent, self.entries = self.recent, {}, 0
 
 
 class Plans(dict[str, Plan]):
-    """The plans of a router, by exchange. Each of their two generations holds at most `limit` routes, all plans together."""
+    """The plans of a router, by exchange. Each of their two generations holds at most `limit` routes, all plans together.
+
+    When they are full, a plan may still add routes up to its share of half as many: an exchange that gets a routing key of its
+    own with every message does not keep the routes of others out of the cache.
+    """
 
     def __init__(self, limit: int) -> None:
         super().__init__()
         self.limit = limit
-        self._recent = 0
+        self._entries = 0
         self._left_out = 0
 
-    def make_room(self, route: Route) -> bool:
-        """Count a route that is about to be cached. Return False if nothing is to be cached."""
-        if self._recent >= self.limit:
+    def make_room(self, plan: Plan, entries: int) -> bool:
+        """Count a route that is about to be cached. Return False if it is not to be cached."""
+        if self._entries >= self.limit and plan.entries >= self.limit // (2 * max(1, len(self))):
             self._left_out += 1
             if self._left_out <= LEFT_OUT * self.limit or not self.limit:
                 return False
-            self._recent = self._left_out = 0
-            for plan in self.values():
-                plan.age()
-        self._recent += 1 + len(route.queues) // QUEUES_PER_ENTRY
+            self._entries = self._left_out = 0
+            for each in self.values():
+                each.age()
+        self._entries += entries
+        plan.entries += entries
         return True
+
+    def drop(self, exchange: str) -> None:
+        """Drop the plan of an exchange, if there is one."""
+        plan = self.pop(exchange, None)
+        if plan is not None:
+            self._entries -= plan.entries
+
+    def clear(self) -> None:
+        super().clear()
+        self._entries = self._left_out = 0

@@ -372,7 +372,7 @@ class Router:
     def _forget_routes(self, exchange: str) -> None:
         """Drop the plans of the exchanges whose messages can reach this one."""
         for planned in self._planned_through.pop(exchange, ()):
-            self._plans.pop(planned, None)
+            self._plans.drop(planned)
 
     def _start_matching(self, exchange: Exchange) -> None:
         try:
