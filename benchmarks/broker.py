@@ -36,7 +36,11 @@ def main() -> None:
     parser.add_argument("--backlog", type=int, default=MESSAGES, help=f"number of waiting messages (default: {MESSAGES:,})")
     parser.add_argument("--without", default="", metavar="NAME", help="a broker to leave out")
     parser.add_argument("--out", type=Path, help="write the results to this file (default: only of a complete run)")
+    parser.add_argument("--draw", type=Path, nargs="+", metavar="FILE", help="only draw the plot, from results of earlier runs")
     options = parser.parse_args()
+    if options.draw:
+        draw([Results.read(path) for path in options.draw])
+        return
     chosen = [row for row in rows(options.backlog) if re.search(options.only, row.name)]
     kinds = [kind for kind in found_kinds() if kind.name != options.without]
     scale = QUICK if options.quick else 1.0
@@ -46,7 +50,7 @@ def main() -> None:
     print_tables(results)
     if is_complete:
         print(f"\nrelay without AMQP: {relayed_per_s(65_536, 4):,.0f} messages of 64 KiB per second")
-        draw(results)
+        draw([results])
 
 
 def run(chosen: Sequence[Row], kinds: Sequence[type[Broker]], rounds: int, scale: float, out: Path | None) -> Results:
@@ -119,10 +123,11 @@ def ratio(number: float, other: float | None) -> str:
     return f"{number / other:.2f}" if other else "–"
 
 
-def draw(results: Results) -> None:
-    """Draw HoltMQ's worst rate in each row as a multiple of RabbitMQ's."""
+def draw(parts: Sequence[Results]) -> None:
+    """Draw HoltMQ's worst rate in each row as a multiple of RabbitMQ's. Of a row in several results, the last one counts."""
     ratios = {
         f"{row}, {value}" if value != RECEIVED else row: worst(value, rounds[OURS]) / statistics.median(rounds[REFERENCE])
+        for results in parts
         for row, values in results.rows.items()
         for value, rounds in values.items()
         if is_rate(value) and OURS in rounds and REFERENCE in rounds

@@ -179,6 +179,21 @@ class Bench:
         added = (queue, "cast(null as string) as reason")
         return lambda target: self.spark.read.parquet(source).selectExpr("*", *added).write.parquet(target)
 
+    def through_python(self, source: str) -> Callable[[str], object]:
+        """Copy with all rows passing through Python, unchanged: the least that any routing in Python takes."""
+
+        def copy(target: str) -> None:
+            messages = self.spark.read.parquet(source)
+            same = messages.mapInArrow(lambda batches: batches, messages.schema)
+            same.selectExpr("*", "'q0' as queue", "cast(null as string) as reason").write.parquet(target)
+
+        return copy
+
+    def signatures(self, source: str) -> Callable[[str], object]:
+        """Find the distinct keys: the least of what a join with their routes takes beyond copying."""
+        keys = self.spark.read.parquet(source).select("exchange", "routing_key").distinct()
+        return lambda _: keys.write.format("noop").mode("overwrite").save()
+
     def route(self, source: str, topology: Topology) -> Callable[[str], object]:
         return lambda target: route(self.spark.read.parquet(source), topology).write.parquet(target)
 
@@ -189,8 +204,19 @@ class Bench:
 def bench_routes(bench: Bench, few: str, many: str) -> None:
     topology = topics(10_000)
     for keys, source in (("10,000", few), ("2,000,000", many)):
-        times = bench.rounds_of(copy=bench.copy(source), route=bench.route(source, topology), job=bench.job(source, topology))
-        for name, label in (("route", "route() on a DataFrame"), ("job", "the route job, Parquet to Parquet")):
+        times = bench.rounds_of(
+            copy=bench.copy(source),
+            route=bench.route(source, topology),
+            job=bench.job(source, topology),
+            python=bench.through_python(source),
+            keys=bench.signatures(source),
+        )
+        for name, label in (
+            ("route", "route() on a DataFrame"),
+            ("job", "the route job, Parquet to Parquet"),
+            ("python", "copying with all rows passing through Python"),
+            ("keys", "finding the distinct keys"),
+        ):
             print_row(f"{label}, {keys} distinct keys", times[name], times["copy"])
 
 

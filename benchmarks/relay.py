@@ -1,4 +1,4 @@
-"""The upper bound: a process that forwards bytes from one socket to another, without AMQP, under the same load."""
+"""The upper bound: a process that forwards bytes from one socket to another, without AMQP: python -m benchmarks.relay"""
 
 from __future__ import annotations
 
@@ -14,6 +14,14 @@ from holtmq.allocator import keep_freed_memory
 
 BUFFER_BYTES = 1024 * 1024
 CONSUMER = b"C"
+SIZES = {"64 KiB": 64 * 1024, "1 MiB": 1024 * 1024}
+ROUNDS, SECONDS = 3, 4.0
+
+
+def main() -> None:
+    for name, size in SIZES.items():
+        rates = sorted(relayed_per_s(size, SECONDS) for _ in range(ROUNDS))
+        print(f"{name}: {', '.join(f'{rate:,.0f}' for rate in rates)} messages/s")
 
 
 class Relay(asyncio.Protocol):
@@ -100,3 +108,7 @@ async def _load(port: int, size: int, seconds: float) -> float:
         transport.write(piece)
         await asyncio.sleep(0)
     return counter.received / seconds
+
+
+if __name__ == "__main__":
+    main()
