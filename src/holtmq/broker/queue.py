@@ -835,7 +835,8 @@ class MessageQueue:
 
     def _recall_plain(self, lane: Lane, logged: Sequence[LoggedMessage]) -> None:
         """Do the same as `_recall` for messages of which there is nothing to note. On the hot path of a backlog."""
-        messages = self._host.restore_all(logged)
+        restore = self._host.restore
+        messages = [restore(one) for one in logged]
         size = sum([message.size for message in messages])
         lane.paged -= len(messages)
         self._paged_bytes -= size
