@@ -122,9 +122,7 @@ class ClientWitness(Witness):
                         self.ledger.publish(mark, queues, group=client.channel * 1_000_000 + number)
 
     def take(self, record: Record) -> None:
-        if record.kind == "x":
-            self._connections.pop(record.stream, None)
-        elif record.kind == "s":
+        if record.kind == "s":
             connection = self._connections.setdefault(record.stream, ClientConnection(ClientOptions()))
             connection.receive(record.data)
             for event in connection.take_events():

@@ -9,6 +9,7 @@
 #include <dlfcn.h>
 #include <errno.h>
 #include <fcntl.h>
+#include <pthread.h>
 #include <signal.h>
 #include <stdarg.h>
 #include <stdint.h>
@@ -25,7 +26,7 @@
 
 enum { READ = 1, WRITE = 2, SYNC = 4 };
 enum { SHORT = 0, DIE = -1, SWALLOW = -2 }; /* instead of an errno */
-enum { NAME_SIZE = 64, MOST_FILES = 65536, STREAM = 1 };
+enum { NAME_SIZE = 64, MOST_FILES = 65536, MOST_PIECES = 64 };
 
 struct control {
     int64_t clock_offset_ns;
@@ -57,7 +58,8 @@ static char folder[4096];
 static size_t folder_size;
 static int log_file = -1;
 static char names[MOST_FILES][NAME_SIZE]; /* of the watched files that are open, by descriptor */
-static char streams[MOST_FILES];          /* the descriptors of clients */
+static int32_t streams[MOST_FILES];       /* the numbers of the clients to whom descriptors lead, from 1 */
+static int32_t clients;                   /* the number of the last one */
 static int64_t seen[MOST_FILES];          /* the failures that a descriptor has reported, or that were before it */
 
 __attribute__((constructor)) static void set_up(void) {
@@ -87,19 +89,26 @@ static const char *watched(int file) {
     return file >= 0 && file < MOST_FILES && names[file][0] ? names[file] : NULL;
 }
 
+/* Held while data is sent to a client and recorded: what a broker writes because of the answer comes later in the recording. */
+static pthread_mutex_t sending = PTHREAD_MUTEX_INITIALIZER;
+
 static void record(char kind, int stream, const char *name, int64_t offset, const struct iovec *data, int count, size_t size) {
     if (log_file < 0)
         return;
     struct record head = {kind, name ? strlen(name) : 0, 0, getpid(), stream, size, offset};
-    struct iovec parts[66] = {{&head, sizeof head}, {(void *)name, head.name_size}};
+    struct iovec parts[2 + MOST_PIECES] = {{&head, sizeof head}, {(void *)name, head.name_size}};
     int used = 2;
-    for (int i = 0; i < count && i < 64 && size > 0; i++) {
+    for (int i = 0; i < count && size > 0; i++) {
         size_t part = data[i].iov_len < size ? data[i].iov_len : size;
         parts[used++] = (struct iovec){data[i].iov_base, part};
         size -= part;
     }
-    int before = errno;
+    int before = errno, waits = clients > 0 && kind != 's';
+    if (waits)
+        pthread_mutex_lock(&sending);
     syscall(SYS_writev, log_file, parts, used);
+    if (waits)
+        pthread_mutex_unlock(&sending);
     errno = before;
 }
 
@@ -270,11 +279,8 @@ int openat64(int at, const char *path, int flags, ...) {
 }
 
 int close(int file) {
-    if (file >= 0 && file < MOST_FILES) {
-        if (streams[file])
-            record('x', file, NULL, 0, NULL, 0, 0);
+    if (file >= 0 && file < MOST_FILES)
         streams[file] = names[file][0] = 0;
-    }
     return syscall(SYS_close, file);
 }
 
@@ -288,25 +294,45 @@ ssize_t pread(int file, void *data, size_t size, off_t offset) {
 }
 ssize_t pread64(int file, void *data, size_t size, off64_t offset) { return pread(file, data, size, offset); }
 
-/* Whether a descriptor leads to somebody who may conclude something from what is sent: a client, or the harness's pipe. */
-static int is_stream(int file) {
+/* The number of a client to whom a descriptor leads, 0 for the harness's pipe, -1 for what tells nobody anything. */
+static int32_t stream_of(int file) {
     struct stat about;
     if (log_file < 0 || file <= STDERR_FILENO || file >= MOST_FILES)
-        return 0;
-    return streams[file] || (fstat(file, &about) == 0 && S_ISFIFO(about.st_mode));
+        return -1;
+    if (streams[file])
+        return streams[file];
+    return fstat(file, &about) == 0 && S_ISFIFO(about.st_mode) ? 0 : -1;
 }
 
-static ssize_t sent(int file, ssize_t done, const struct iovec *data, int count) {
-    if (done > 0 && is_stream(file))
-        record('s', file, NULL, 0, data, count, done);
-    return done;
+static void record_sent(int32_t stream, ssize_t left, const struct iovec *data, int count) {
+    for (; left > 0; data += MOST_PIECES, count -= MOST_PIECES) {
+        int pieces = count < MOST_PIECES ? count : MOST_PIECES;
+        ssize_t size = 0;
+        for (int i = 0; i < pieces; i++)
+            size += data[i].iov_len;
+        size = size < left ? size : left;
+        record('s', stream, NULL, 0, data, pieces, size);
+        left -= size;
+    }
 }
+
+/* Call the kernel to send data, and record what it took. */
+#define SEND(file, data, count, call)                                                                                         \
+    int32_t stream = stream_of(file);                                                                                         \
+    if (stream > 0)                                                                                                           \
+        pthread_mutex_lock(&sending);                                                                                         \
+    ssize_t done = call;                                                                                                      \
+    if (stream >= 0)                                                                                                          \
+        record_sent(stream, done, data, count);                                                                               \
+    if (stream > 0)                                                                                                           \
+        pthread_mutex_unlock(&sending);                                                                                       \
+    return done;
 
 ssize_t write(int file, const void *data, size_t size) {
     const char *name = watched(file);
     if (name)
         return write_watched(file, name, data, size, 0, 1);
-    return sent(file, syscall(SYS_write, file, data, size), &(struct iovec){(void *)data, size}, 1);
+    SEND(file, (&(struct iovec){(void *)data, size}), 1, syscall(SYS_write, file, data, size))
 }
 ssize_t pwrite(int file, const void *data, size_t size, off_t offset) {
     const char *name = watched(file);
@@ -338,21 +364,43 @@ int posix_fallocate(int file, off_t offset, off_t size) {
 int posix_fallocate64(int file, off64_t offset, off64_t size) { return posix_fallocate(file, offset, size); }
 
 ssize_t writev(int file, const struct iovec *data, int count) {
-    return sent(file, syscall(SYS_writev, file, data, count), data, count);
+    SEND(file, data, count, syscall(SYS_writev, file, data, count))
 }
 ssize_t sendmsg(int file, const struct msghdr *message, int flags) {
-    return sent(file, syscall(SYS_sendmsg, file, message, flags), message->msg_iov, message->msg_iovlen);
+    SEND(file, message->msg_iov, message->msg_iovlen, syscall(SYS_sendmsg, file, message, flags))
 }
 ssize_t send(int file, const void *data, size_t size, int flags) {
-    return sent(file, syscall(SYS_sendto, file, data, size, flags, NULL, 0), &(struct iovec){(void *)data, size}, 1);
+    SEND(file, (&(struct iovec){(void *)data, size}), 1, syscall(SYS_sendto, file, data, size, flags, NULL, 0))
 }
 
 int accept4(int listener, struct sockaddr *address, socklen_t *size, int flags) {
     int file = syscall(SYS_accept4, listener, address, size, flags);
     if (file >= 0 && file < MOST_FILES)
-        streams[file] = STREAM;
+        streams[file] = __atomic_add_fetch(&clients, 1, __ATOMIC_SEQ_CST);
     return file;
 }
+
+/* A copy of a descriptor leads to the same client. */
+static int copied(int from, int file) {
+    if (from >= 0 && from < MOST_FILES && file >= 0 && file < MOST_FILES)
+        streams[file] = streams[from];
+    return file;
+}
+int dup(int file) { return copied(file, syscall(SYS_dup, file)); }
+static int control_file(int file, int command, void *argument) {
+    int result = syscall(SYS_fcntl, file, command, argument);
+    return command == F_DUPFD || command == F_DUPFD_CLOEXEC ? copied(file, result) : result;
+}
+#define FCNTL(name)                                                                                                           \
+    int name(int file, int command, ...) {                                                                                    \
+        va_list more;                                                                                                         \
+        va_start(more, command);                                                                                              \
+        void *argument = va_arg(more, void *);                                                                                \
+        va_end(more);                                                                                                         \
+        return control_file(file, command, argument);                                                                         \
+    }
+FCNTL(fcntl)
+FCNTL(fcntl64)
 
 int fsync(int file) {
     const char *name = watched(file);

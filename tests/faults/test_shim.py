@@ -39,6 +39,33 @@ if child:
     os.waitpid(child, 0)
 """
 
+SEND_PIECES_BY_A_COPY = """
+import os, socket
+with socket.create_server(("127.0.0.1", 0)) as listener, socket.create_connection(listener.getsockname()) as client:
+    server, _ = listener.accept()
+    copy = os.dup(server.fileno())
+    server.send(b"first,")
+    os.writev(copy, [b"%d," % number for number in range(500)])
+    server.close()
+    os.write(copy, b"last")
+"""
+
+ANSWER_EACH_MESSAGE_WITH_A_WRITE = """
+import os, socket, sys, threading
+with socket.create_server(("127.0.0.1", 0)) as listener, socket.create_connection(listener.getsockname()) as client:
+    server, _ = listener.accept()
+    file = os.open(sys.argv[1], os.O_RDWR | os.O_CREAT)
+    def answer():
+        for number in range(20000):
+            client.recv(1)
+            os.pwrite(file, b"x", number)
+    thread = threading.Thread(target=answer)
+    thread.start()
+    for _ in range(20000):
+        server.send(b"x")
+    thread.join()
+"""
+
 
 @pytest.fixture
 def shim(tmp_path: Path, shim_library: Path) -> Shim:
@@ -130,3 +157,21 @@ def test_a_file_is_recorded_as_new_before_it_is_written(shim: Shim, tmp_path: Pa
         if record.name:
             kinds[record.name] = kinds.get(record.name, "") + record.kind
     assert kinds == {f"{number}": "cww" for number in range(1000)}
+
+
+def test_what_is_sent_to_a_client_is_recorded_whole_whichever_descriptor_it_takes(shim: Shim, tmp_path: Path) -> None:
+    subprocess.run([sys.executable, "-c", SEND_PIECES_BY_A_COPY], env=shim.environment, check=True)
+    sent = [record for record in read_log(tmp_path / "log") if record.kind == "s"]
+    assert len({record.stream for record in sent}) == 1
+    assert b"".join(record.data for record in sent) == b"first," + b"".join(b"%d," % number for number in range(500)) + b"last"
+
+
+def test_a_write_in_answer_to_what_was_sent_is_recorded_after_it(shim: Shim, tmp_path: Path) -> None:
+    command = [sys.executable, "-c", ANSWER_EACH_MESSAGE_WITH_A_WRITE, str(tmp_path / "data" / "file.db")]
+    subprocess.run(command, env=shim.environment, check=True)
+    sent = written = 0
+    for record in read_log(tmp_path / "log"):
+        sent += record.kind == "s"
+        written += record.kind == "w"
+        assert written <= sent
+    assert written == 20_000
