@@ -13,6 +13,7 @@ class Stub:
 
     has_output = False
     is_reading = True
+    is_sending = False
     name = "a client"
 
     def __init__(self) -> None:

@@ -13,8 +13,10 @@ import pytest
 import holtmq
 from holtmq.broker import memory as memory_module
 from holtmq.errors import StoreError
+from holtmq.store import chunk
 from holtmq.store.chunk import Page, PageRequest
 from holtmq.store.records import DueMessage
+from holtmq.store.sql import chunk_log
 from holtmq.store.sql.batch_journal import BatchJournal
 from holtmq.testing import TestBroker, running_broker
 from holtmq.wire import methods as wire
@@ -22,6 +24,7 @@ from tests.amqp_client import Amqp, Channel
 from tests.deadline import PATIENCE_S, eventually
 from tests.management.http import Http
 from tests.peers.peer import POSTGRES
+from tests.server.test_disk_faults import wait_for_confirms
 
 if TYPE_CHECKING:
     from tests.peers.postgres import Postgres
@@ -254,3 +257,36 @@ def test_a_database_that_does_not_answer_a_read_stops_nobody_else(postgres: Post
             serve_bystander(broker.port)
         assert int(channel.next(PATIENCE_S).body) == number
         assert [int(event.body) for event in reader.deliveries(100)] == list(range(100))
+
+
+def test_chunks_are_compacted_beside_the_event_loop(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    for name, value in {"SETTLED_S": 0.0, "LEAST_COMPACTED_BYTES": 0}.items():
+        monkeypatch.setattr(chunk_log, name, value)
+    threads: list[str] = []
+    repack_chunk = chunk.UnpackedChunk.repack
+
+    def repack(unpacked: chunk.UnpackedChunk, places: Sequence[int]) -> tuple[bytes, bytes]:
+        threads.append(threading.current_thread().name)
+        return repack_chunk(unpacked, places)
+
+    monkeypatch.setattr(chunk.UnpackedChunk, "repack", repack)
+    with running_broker(data=str(tmp_path / "b.db"), durability="off") as broker, Amqp(broker.port) as amqp:
+        publisher = amqp.channel()
+        publisher.declare("q", durable=True)
+        publisher.declare("other", durable=True)
+        publisher.confirm()
+        for number in range(MESSAGES):
+            publisher.publish("", "q", b"%d" % number, delivery_mode=2)
+        wait_for_confirms(publisher, MESSAGES)
+        consumer = amqp.channel(2)
+        consumer.consume("q")
+        for event in consumer.deliveries(MESSAGES):
+            if int(event.body) % 20:
+                consumer.ack(event.method.delivery_tag)
+
+        def compacted() -> list[str]:
+            publisher.publish("", "other", b"another batch", delivery_mode=2)
+            publisher.next()
+            return threads
+
+        assert set(eventually(compacted, "a chunk to be compacted")) == {"holtmq-disk"}

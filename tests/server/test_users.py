@@ -162,6 +162,18 @@ def test_tls_with_the_password_inside(certificates: dict[str, str], tmp_path: Pa
             assert channel.drain("q") == [b"x" * 300_000]
 
 
+def test_many_large_messages_are_encrypted(certificates: dict[str, str], tmp_path: Path) -> None:
+    context = ssl.create_default_context(cafile=certificates.pop("ca"))
+    for port in tls_port(tmp_path, **certificates):
+        wrap = lambda socket: context.wrap_socket(socket, server_hostname="localhost")  # noqa: E731
+        with Amqp(port, wrap=wrap) as amqp:
+            channel = amqp.channel()
+            channel.declare("q")
+            channel.put("q", *[b"%d" % number + bytes(60_000) for number in range(50)])
+            channel.consume("q", no_ack=True)
+            assert channel.bodies(50) == [b"%d" % number + bytes(60_000) for number in range(50)]
+
+
 def test_mutual_tls_and_login_by_certificate(certificates: dict[str, str], authority: trustme.CA, tmp_path: Path) -> None:
     ca = certificates.pop("ca")
     context = ssl.create_default_context(cafile=ca)

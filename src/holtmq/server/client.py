@@ -6,7 +6,7 @@ import asyncio
 import logging
 import ssl
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, cast
 
 from holtmq.broker.chores import Chore
@@ -18,7 +18,9 @@ from holtmq.server.handler import ClientHandler
 from holtmq.server.heartbeat import Heartbeat
 from holtmq.server.login import Login
 from holtmq.server.pause import Pause
+from holtmq.server.sending_thread import LARGE_OUTPUT
 from holtmq.table import FieldValue
+from holtmq.wire.content import Buffer
 
 if TYPE_CHECKING:
     from holtmq.server.server import Server
@@ -64,7 +66,11 @@ class Client(asyncio.BufferedProtocol):
         self._heartbeat: Heartbeat | None = None
         self._asked = 0
         """Size of the last buffer for input."""
-        self._has_left = self._is_shut = self._is_session_closed = self._is_giving_way = False
+        self._has_left = self._is_shut = self._is_session_closed = self._is_giving_way = self._has_eof = False
+        self._sender = server.sender
+        self._sending = 0
+        """Bytes that the sending thread has. Nothing else is sent meanwhile."""
+        self._is_encrypted = False
         self._chores = 0
         """Number of chores before which nothing more is read from the client."""
         self._last_chores = 0
@@ -91,7 +97,8 @@ class Client(asyncio.BufferedProtocol):
             certified_name=_certified_name(transport),
             guest_from_anywhere=server.config.guest_from_anywhere,
         )
-        if transport.get_extra_info("cipher") is not None:
+        self._is_encrypted = transport.get_extra_info("cipher") is not None
+        if self._is_encrypted:
             self._base_memory += TLS_BYTES
         self.handler = ClientHandler(server, self, login)
         self.connection = ServerConnection(self.handler, server.limits)
@@ -153,8 +160,9 @@ class Client(asyncio.BufferedProtocol):
         self.resume_reading(Pause.LOGIN)
         self._receive(self._buffer[:0])
 
-    def eof_received(self) -> None:
-        self._transport.close()
+    def eof_received(self) -> bool:
+        self._has_eof = True
+        return self.is_sending  # then the transport stays open until that is done
 
     def connection_lost(self, error: Exception | None) -> None:
         for timer in self._timers:
@@ -188,7 +196,7 @@ class Client(asyncio.BufferedProtocol):
 
     def flush(self) -> None:
         """Send the output. Called at the end of a turn, unless the output waits for the disk."""
-        if self._transport.is_closing() or self._is_shut or self._last_chores:
+        if self._transport.is_closing() or self._is_shut or self._last_chores or self._sending:
             return
         connection = self.connection
         if connection.is_failed:
@@ -199,15 +207,50 @@ class Client(asyncio.BufferedProtocol):
             return
         was_full = not connection.is_writable
         output = connection.take_output()
-        self.bytes_sent += sum(map(len, output))
+        size = sum(map(len, output))
+        self.bytes_sent += size
         self.writes += 1
-        self._transport.writelines(output)
-        if not connection.is_congested:
-            self._sent()
+        if size >= LARGE_OUTPUT and self._send_beside(output):
+            self._sending = size
+        else:
+            self._transport.writelines(output)
+            if not connection.is_congested:
+                self._sent()
         if was_full and connection.is_writable:
             self.resume()
         if connection.state >= ConnectionState.CLOSING:
             self._leave()
+        self._pressure.count(self)
+
+    def _send_beside(self, output: Sequence[Buffer]) -> bool:
+        """Let the sending thread have large output, unless the transport must encrypt it or has something to send before it."""
+        if self._is_encrypted or self._transport.get_write_buffer_size() or not self._sender.is_worth(output):
+            return False
+        return self._sender.add(self._transport.get_extra_info("socket").fileno(), output, self._sent_beside)
+
+    @property
+    def is_sending(self) -> bool:
+        """Whether the sending thread has output for the client."""
+        return self._sending > 0
+
+    def _sent_beside(self, rest: Sequence[Buffer] | None) -> None:
+        """Go on after the thread has sent what the socket took. Without knowing what that was, nothing more can be sent."""
+        self._sending = 0
+        if rest is None:
+            self._transport.abort()
+        if self._transport.is_closing():
+            return
+        self._turns.begin()
+        if rest:
+            self._transport.writelines(rest)
+        if not self.connection.is_congested:
+            self._sent()
+        if self.connection.has_output:
+            self._turns.flush_later(self)
+        elif self.connection.state == ConnectionState.CLOSED:
+            self._shut_output()
+        if self._has_eof:
+            self._transport.close()
         self._pressure.count(self)
 
     def _sent(self) -> None:
@@ -250,13 +293,13 @@ class Client(asyncio.BufferedProtocol):
     def memory(self) -> int:
         """Bytes that the client makes the broker hold, apart from messages in queues."""
         session = self.session
-        held = self.connection.memory + self._transport.get_write_buffer_size() + self._base_memory
+        held = self.connection.memory + self.unread + self._base_memory
         return held if session is None else held + session.memory
 
     @property
     def unread(self) -> int:
         """Bytes that wait until the client reads."""
-        return self._transport.get_write_buffer_size()
+        return self._sending + self._transport.get_write_buffer_size()
 
     @property
     def unfinished(self) -> int:
@@ -283,7 +326,7 @@ class Client(asyncio.BufferedProtocol):
     def expel(self, error: AmqpError) -> None:
         """Close the connection now, and drop what waits to be sent to a client that does not read."""
         self.close(error)
-        if self._transport.get_write_buffer_size():
+        if self.unread:
             self._transport.abort()
 
     def disown(self, error: AmqpError) -> None:
@@ -327,7 +370,8 @@ class Client(asyncio.BufferedProtocol):
         makes the kernel send a reset, and the client may never see the last reply.
         """
         connection = self.connection
-        if connection.state == ConnectionState.CLOSED and not connection.has_output and not self._transport.is_closing():
+        is_sent = not (connection.has_output or self._sending)
+        if connection.state == ConnectionState.CLOSED and is_sent and not self._transport.is_closing():
             self._shut_output()
         if self._has_left:
             return

@@ -1,7 +1,8 @@
 """Commits: a thread writes the journal to disk while the event loop continues.
 
 Before that, the changes are put into a transaction on the event loop, in slices: a batch of many changes does not keep clients
-waiting. A batch of many bytes is put there by the thread: SQLite copies large messages while the event loop continues.
+waiting. A batch of many bytes is put there by the thread: SQLite copies large messages while the event loop continues. So is a
+batch that reads chunks of messages, to compact them.
 Changes that arrive during a commit are collected for the next one. A batch whose messages will probably be acknowledged in a
 moment waits for that, and is then not written at all. Output that depends on a change waits until the change is on disk. If a
 commit fails, publishers are blocked and the commit is retried until it succeeds. What needs no disk goes on.
@@ -195,7 +196,7 @@ class Commits:
         with self._errors.contain("ending a batch", "all clients"):
             self._broker.sealed()
         self._journal.gather()
-        if self._journal.is_remote or self._journal.writing_size >= LARGE_BATCH:
+        if self._journal.is_slow or self._journal.writing_size >= LARGE_BATCH:
             self._in_thread(self._write_large, self._committed)
         else:
             self._write_some(self._journal.write())

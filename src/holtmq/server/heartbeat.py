@@ -34,7 +34,7 @@ class Heartbeat:
 
     def _check(self) -> None:
         client = self._client
-        if client.writes == self._writes and not client.connection.has_output:
+        if client.writes == self._writes and not (client.connection.has_output or client.is_sending):
             self._transport.write(HEARTBEAT_FRAME)
         # While the server does not read from a client, it cannot tell whether the client is alive.
         is_idle = client.reads == self._reads and client.is_reading

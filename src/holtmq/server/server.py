@@ -34,6 +34,7 @@ from holtmq.server.passwords import Passwords
 from holtmq.server.pause import Pause
 from holtmq.server.pulse import Pulse
 from holtmq.server.reading_thread import ReadsInThread
+from holtmq.server.sending_thread import SendingThread
 from holtmq.server.startup import open_broker
 from holtmq.server.turns import Turns
 from holtmq.server.upkeep import Upkeep
@@ -85,6 +86,7 @@ class Server:
         self._loss: StoreFencedError | None = None
         self.broker: Broker
         self.passwords: Passwords
+        self.sender: SendingThread
         self.turns: Turns
         self.pressure: BackPressure
         self._commits: Commits
@@ -115,6 +117,7 @@ class Server:
             self._listen("AMQP over TLS", config.tls_port, tls_context(config))
         self.broker, self._journal = open_broker(config, self.address, self.clock.now_ms())
         self.passwords = Passwords(self.broker.authorization.users, config.handshake_timeout_s)
+        self.sender = SendingThread(self.broker.internal_errors, self._journal)
         self.turns = Turns(self.broker, self.clock, self._after_turn)
         self.broker.chores = ChoresBetweenTurns(self.broker.internal_errors, self.turns.begin)
         self._reads: ReadsInThread | None = None
@@ -160,6 +163,7 @@ class Server:
         self.broker.chores.complete()
         self.broker.forget_delivered()  # all sessions are closed: what was unacknowledged is back in its queue
         self.passwords.close()
+        self.sender.stop()
         if self._reads is not None:
             self._reads.stop()
         try:
@@ -322,6 +326,7 @@ class Server:
 
     def _after_turn(self, clients: list[Client]) -> None:
         self._commits.flush(clients)
+        self.sender.start()
         self._commits.start()
         self.pressure.update()
 

@@ -76,6 +76,8 @@ class BatchJournal:
         self._collecting = Batch(1)
         self._writing: Batch | None = None
         self._is_begun = False
+        self._reads = False
+        """Whether the gathered batch reads chunks, to compact them."""
         self._is_written = False
         """Whether the transaction has changes of the batch."""
         self._declared_batch = 0
@@ -146,8 +148,13 @@ class BatchJournal:
         return self._is_begun
 
     @property
+    def is_slow(self) -> bool:
+        """Whether to write the gathered batch may take as long as the network or the disk, so that a thread should do it."""
+        return self.is_remote or self._reads
+
+    @property
     def is_remote(self) -> bool:
-        """Whether to write takes as long as the network, so that a thread should do it."""
+        """Whether the database is on the other side of a network."""
         return self._database.is_remote
 
     @property
@@ -309,6 +316,7 @@ class BatchJournal:
         else:
             self._writing.absorb(collected)
         self._writing.place()
+        self._reads = self._log.settle()
 
     def write(self) -> Steps[None]:
         """Write the gathered batch into the transaction.

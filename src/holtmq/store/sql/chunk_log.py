@@ -159,6 +159,8 @@ class ChunkLog(LogPort):
         """Chunks that were changed while a page was read, by the number of the commit."""
         self._sparse: dict[Chunk, float] = {}
         """Chunks of which little is left, with the time since when."""
+        self._settled: list[Chunk] = []
+        """Those that the next batch compacts."""
         self._unpacked: tuple[int, UnpackedChunk] | None = None
         """The chunk that `read_one` has read last."""
 
@@ -291,14 +293,18 @@ class ChunkLog(LogPort):
         self._execute("DELETE FROM log_slices WHERE is_transient = 1")
         self._execute("DELETE FROM log_chunks WHERE is_transient = 1")
 
-    def compact(self) -> Steps[None]:
-        if not self._sparse:
-            return
+    def settle(self) -> bool:
+        """Choose the chunks that the next batch compacts, and return whether there are any. To compact them is to read them."""
         before = time.monotonic() - SETTLED_S
-        for chunk in [chunk for chunk, since in self._sparse.items() if since <= before][:COMPACTED_AT_ONCE]:
-            del self._sparse[chunk]
-            self._compact(chunk)
-            yield
+        self._settled = [chunk for chunk, since in self._sparse.items() if since <= before][:COMPACTED_AT_ONCE]
+        return bool(self._settled)
+
+    def compact(self) -> Steps[None]:
+        settled, self._settled = self._settled, []
+        for chunk in settled:
+            if self._sparse.pop(chunk, None) is not None:
+                self._compact(chunk)
+                yield
 
     def _compact(self, chunk: Chunk) -> None:
         for row in map(SliceRow._make, self._execute(SLICES_OF_CHUNK, (chunk.id,)).fetchall()):
