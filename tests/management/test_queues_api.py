@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from holtmq.broker.memory import MESSAGE_BYTES
+from holtmq.broker.memory import ALIKE_BYTES, MESSAGE_BYTES
 from holtmq.wire.content import encode_properties
 from tests.deadline import eventually
 from tests.management.conftest import Node
@@ -117,12 +117,12 @@ def test_memory_is_counted_until_the_messages_are_gone(node: Node) -> None:
         channel = amqp.channel()
         channel.put("q", *[bytes(1000)] * 50)
         channel.settle()
-    each = 1000 + MESSAGE_BYTES
-    assert messages_take() == 50 * each
+    least, most = 1000 + ALIKE_BYTES, 1000 + MESSAGE_BYTES  # it depends on how many arrived together
+    assert 50 * least <= messages_take() <= 50 * most
     http.post("/api/queues/%2F/q/move", {"destination": "r", "count": 20})
-    assert messages_take() == 50 * each
+    assert 50 * least <= messages_take() <= 50 * most
     http.delete("/api/queues/%2F/r/contents")
-    assert messages_take() == 30 * each
+    assert 30 * least <= messages_take() <= 30 * most
     http.delete("/api/queues/%2F/q")
     assert messages_take() == 0
 

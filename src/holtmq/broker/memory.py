@@ -35,9 +35,11 @@ SHORT_WINDOW = 0.1
 cause an alarm."""
 SHORT_UNACKNOWLEDGED = 1000
 """While the broker is short of memory, a channel with this many unacknowledged messages gets no more."""
-MESSAGE_BYTES = 512
+MESSAGE_BYTES = 640
+ALIKE_BYTES = 256
 UNACKNOWLEDGED_BYTES = 400
-"""What a message takes in a queue beyond its body, and beyond that when it is unacknowledged."""
+"""What a message takes in a queue beyond its body; what it takes if it shares properties and origin with the one before; and
+what an unacknowledged one takes beyond that."""
 CONNECTION_BYTES = 8 * 1024
 TLS_BYTES = 64 * 1024
 CHANNEL_BYTES = 4 * 1024

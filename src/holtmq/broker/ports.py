@@ -136,6 +136,9 @@ class QueueHost(Protocol):
     def restore(self, logged: LoggedMessage) -> QueuedMessage:
         """Turn a stored message into a queued one."""
 
+    def restore_all(self, logged: Sequence[LoggedMessage]) -> list[QueuedMessage]:
+        """Turn stored messages into queued ones."""
+
     def origin(self, names: tuple[str, str]) -> Origin:
         """Return the origin of messages with this exchange and routing key."""
 

@@ -11,10 +11,11 @@ from collections.abc import Callable, Sequence
 from functools import partial
 from typing import TYPE_CHECKING
 
+from holtmq.broker.alike import AlikeMessages
 from holtmq.broker.consumer import Consumer, active_consumer, consumers_with_room
 from holtmq.broker.dying import Contents, DyingMessages, contents_of
 from holtmq.broker.lane import Lane
-from holtmq.broker.memory import MESSAGE_BYTES, UNACKNOWLEDGED_BYTES
+from holtmq.broker.memory import ALIKE_BYTES, MESSAGE_BYTES, UNACKNOWLEDGED_BYTES
 from holtmq.broker.ports import QueueHost
 from holtmq.broker.queued_message import QueuedMessage
 from holtmq.broker.traffic import Outflow
@@ -105,6 +106,8 @@ class MessageQueue:
         self._use_timer: int | None = None
         """When to check next whether the queue has been idle for too long."""
         self._lanes: list[Lane] = []
+        self._alike: AlikeMessages | None = None
+        """Made when the first of them come: there may be tens of thousands of queues."""
         self.apply(rules)
 
     def apply(self, rules: QueueRules) -> None:
@@ -178,6 +181,8 @@ class MessageQueue:
         """Return by how many bytes the memory for messages has grown since the previous call."""
         bodies = self._memory + self._held + self._heavy_bytes
         overhead = MESSAGE_BYTES * self.messages_in_memory + (MESSAGE_BYTES + UNACKNOWLEDGED_BYTES) * self.unsettled
+        if self._alike is not None:
+            overhead -= (MESSAGE_BYTES - ALIKE_BYTES) * self._alike.among(self._lane.ready)
         counted, self._counted_memory = self._counted_memory, bodies + overhead
         return self._counted_memory - counted
 
@@ -211,7 +216,7 @@ class MessageQueue:
         is_persistent = self._is_durable and message.properties.is_persistent
         lane = self._lane
         if self._is_simple and not (is_persistent and self._is_beyond_window):
-            if not message.properties.is_light:
+            if not (message.properties.is_light and message.origin.is_light):
                 self._count_heavy(message)
             lane.ready.append(message)
             self._memory += message.size
@@ -246,8 +251,13 @@ class MessageQueue:
             if not first.properties.is_light:
                 for message in messages:
                     self._count_heavy(message)
+            elif not first.origin.is_light:
+                self._count_heavy(first)
             lane.ready.extend(messages)
             self._memory += size
+            if self._alike is None:
+                self._alike = AlikeMessages()
+            self._alike.add(first.id, messages[-1].id)
         else:
             lane.paged += len(messages)
             self._paged_bytes += size
@@ -835,16 +845,14 @@ class MessageQueue:
 
     def _recall_plain(self, lane: Lane, logged: Sequence[LoggedMessage]) -> None:
         """Do the same as `_recall` for messages of which there is nothing to note. On the hot path of a backlog."""
-        restore = self._host.restore
-        messages = [restore(one) for one in logged]
+        messages = self._host.restore_all(logged)
         size = sum([message.size for message in messages])
         lane.paged -= len(messages)
         self._paged_bytes -= size
         self._memory += size
         lane.ready.extend(messages)
         for message in messages:
-            if not message.properties.is_light:
-                self._count_heavy(message)
+            self._count_heavy(message)
 
     def _recall(self, lane: Lane, logged: LoggedMessage) -> None:
         lane.paged -= 1
@@ -863,15 +871,15 @@ class MessageQueue:
             return
         lane.ready.append(message)
         self._memory += message.size
-        if not message.properties.is_light:
-            self._count_heavy(message)
+        self._count_heavy(message)
 
     def _count_heavy(self, message: QueuedMessage) -> None:
-        """Count the memory that large properties take, once as bytes of their own and once in the content."""
-        size = len(message.properties.raw)
-        if size > LIGHT_BYTES and message.id not in self._heavy:
-            self._heavy[message.id] = 2 * size
-            self._heavy_bytes += 2 * size
+        """Count the memory that large properties and long names take. It has both of them twice, decoded and encoded."""
+        properties, names = len(message.properties.raw), len(message.origin.address)
+        size = 2 * ((properties if properties > LIGHT_BYTES else 0) + (names if names > LIGHT_BYTES else 0))
+        if size and message.id not in self._heavy:
+            self._heavy[message.id] = size
+            self._heavy_bytes += size
 
     def _must_page(self, size: int = 0, *, is_persistent: bool) -> bool:
         """Return whether a message of this size must be left to the file. A large one may enter an empty window.

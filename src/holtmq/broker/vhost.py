@@ -315,6 +315,9 @@ class VirtualHost:
     def restore(self, logged: LoggedMessage) -> QueuedMessage:
         return self.broker.restorer.restore(logged)
 
+    def restore_all(self, logged: Sequence[LoggedMessage]) -> list[QueuedMessage]:
+        return self.broker.restorer.restore_all(logged)
+
     def origin(self, names: tuple[str, str]) -> Origin:
         return self.broker.restorer.origin(names)
 

@@ -32,7 +32,7 @@ ESCAPED = "surrogateescape"
 """A property need not be UTF-8, as in RabbitMQ: what it is for is between publisher and consumer. Wrong bytes are escaped."""
 OVERHEAD_WITHOUT_PROPERTIES = CONTENT_START.size + FRAME_START.size + 2
 """What content with a body has beyond properties and body: the rest of two frames."""
-LIGHT_BYTES = 128
+LIGHT_BYTES = 64
 CACHEABLE_BYTES = 512
 """Properties up to this size are kept in caches, decoded. Decoded headers take many times their size."""
 
