@@ -22,7 +22,7 @@ HOURS ?= 1
 soak: $(READY)  ## run faults against the broker and the embedded queue for HOURS, or with one SEED only
 	$(BIN)/python -m tests.faults --hours $(HOURS) $(if $(SEED),--seed $(SEED))
 
-peers:  ## install the programs that some tests need: RabbitMQ, amqp-tools, npm, Bunny, Chromium, gcc
+peers:  ## install the programs that some tests need: RabbitMQ, PostgreSQL, amqp-tools, npm, Bunny, Chromium, gcc
 	$(PYTHON) -m tests.peers
 
 static: $(READY)  ## format, lint, types, layers
@@ -94,7 +94,9 @@ $(READY): constraints.txt pyproject.toml
 	$(BIN)/pip install --quiet --disable-pip-version-check --no-deps --no-build-isolation --editable .
 	touch $@
 
-$(OLDEST)/.ready: constraints-oldest-spark.txt
+$(OLDEST)/.ready: constraints-oldest-spark.txt | $(READY)
 	$(PYTHON) -m venv $(OLDEST)
 	$(OLDEST)/bin/pip install --quiet --disable-pip-version-check --require-hashes --requirement constraints-oldest-spark.txt
+	$(BIN)/pip wheel --quiet --disable-pip-version-check --no-deps --no-build-isolation --wheel-dir $(OLDEST) .
+	$(OLDEST)/bin/pip install --quiet --disable-pip-version-check --no-deps $(OLDEST)/holtmq-*.whl  # a broker needs its version
 	touch $@

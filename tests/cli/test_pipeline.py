@@ -172,6 +172,7 @@ def test_queues_that_are_named_wrongly_are_refused(
     assert expected in capsys.readouterr().err
 
 
+LOGIN_REFUSED = "Login was refused: unknown user or wrong password"
 NOTHING_AT = "no broker at amqp://127.0.0.1:1/%2F: [Errno 111] Connection refused"
 NO_FILES = "SOURCE contains no files with messages: expected at least one file in the format that --format names"
 
@@ -207,8 +208,14 @@ def url(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
     [
         ("archive inbox {out} --amqp-url amqp://127.0.0.1:1", 1, NOTHING_AT),
         ("replay {some} --amqp-url amqp://127.0.0.1:1", 1, NOTHING_AT),
-        ("archive inbox {out} --amqp-url {wrong}", 1, "Login was refused: unknown user or wrong password"),
-        ("replay {some} --amqp-url {wrong}", 1, "Login was refused: unknown user or wrong password"),
+        ("replay amqp://127.0.0.1:1 --queue log --amqp-url {url}", 1, NOTHING_AT),
+        ("report amqp://127.0.0.1:1 --queue log --definitions {definitions}", 1, NOTHING_AT),
+        ("compare amqp://127.0.0.1:1 --queue log --before {definitions} --after {definitions}", 1, NOTHING_AT),
+        ("archive inbox {out} --amqp-url {wrong}", 1, LOGIN_REFUSED),
+        ("replay {some} --amqp-url {wrong}", 1, LOGIN_REFUSED),
+        ("replay {wrong} --queue log --amqp-url {url}", 1, LOGIN_REFUSED),
+        ("report {wrong} --queue log --definitions {definitions}", 1, LOGIN_REFUSED),
+        ("compare {wrong} --queue log --before {definitions} --after {definitions}", 1, LOGIN_REFUSED),
         ("archive nowhere {out} --amqp-url {url}", 1, "NOT_FOUND - no queue 'nowhere' in vhost '/'"),
         ("archive empty {archive} --amqp-url {url}", 0, "There were no messages."),
         ("route {no_files} {out} --definitions {definitions}", 1, NO_FILES),
@@ -247,6 +254,13 @@ def test_a_command_says_what_happened(
     printed = run(*arguments, code=code)
     assert sentence in printed
     assert code == 0 or len(printed.splitlines()) == 1
+
+
+def test_a_report_takes_its_topology_from_a_file_or_a_database(run: Run, inputs: dict[str, str], durable_place: str) -> None:
+    with holtmq.open(durable_place) as mq:
+        mq.declare_queue("inbox")
+    printed = run("report", inputs["some"], "--data", durable_place, "--json")
+    assert json.loads(printed)["deliveries"] == 300
 
 
 def test_a_job_fails_if_the_topology_refuses_all_messages(run: Run, inputs: dict[str, str], tmp_path: Path) -> None:
@@ -328,6 +342,24 @@ def test_a_signal_interrupts_a_job_that_runs(
     assert len(printed.splitlines()) == 1
     run("report", inputs["some"], "--definitions", inputs["definitions"], code=1)
     assert spark.range(3).count() == 3  # the next command did not take the session for its own, and stop it
+
+
+def test_an_archive_that_follows_ends_well_with_a_signal(run: Run, url: str, tmp_path: Path) -> None:
+    port, target = int(url.rpartition(":")[2]), tmp_path / "archive"
+    with Amqp(port) as amqp:
+        channel = amqp.channel()
+        channel.declare("followed", durable=True)
+        channel.put("followed", b"m")
+
+    def interrupt() -> None:
+        eventually(lambda: any(target.glob("date=*/*.parquet")), "a file in the archive")
+        os.kill(os.getpid(), signal.SIGINT)
+
+    thread = threading.Thread(target=interrupt)
+    thread.start()
+    printed = run("archive", "followed", str(target), "--amqp-url", url, "--follow", "--interval", "1 second", "--json")
+    thread.join()
+    assert json.loads(printed)["messages"] == 1
 
 
 @pytest.mark.parametrize(("signals", "sessions"), [(1, 1), (2, 0)])

@@ -165,6 +165,28 @@ def test_a_position_is_committed_by_the_caller(mq: EmbeddedBroker) -> None:
         stream.commit("", 1)
 
 
+def test_a_message_of_another_stream_is_not_committed(mq: EmbeddedBroker) -> None:
+    stream, other = mq.declare_stream("events"), mq.declare_stream("others")
+    fill(stream)
+    fill(other)
+    (message,) = other.read(3, limit=1)
+    with pytest.raises(holtmq.InvalidValueError, match="expected a message of stream 'events' to commit, got one of 'others'"):
+        stream.commit("billing", message)
+    assert stream.position("billing") is None
+
+
+def test_a_position_is_never_after_the_end(mq: EmbeddedBroker) -> None:
+    stream = mq.declare_stream("events")
+    fill(stream)
+    for move in (stream.seek, lambda name, start: stream.follow(name, start=start)):
+        with pytest.raises(holtmq.InvalidValueError, match="gets offset 5: expected at most that for position 'new', got 6"):
+            move("new", 6)
+    assert stream.position("new") is None
+    assert stream.seek("new", 5) == 5
+    stream.append("m5")
+    assert texts(stream.follow("new", wait_s=0)) == ["m5"]
+
+
 def test_a_result_and_its_position_are_one_transaction(mq: EmbeddedBroker) -> None:
     stream, results = mq.declare_stream("events"), mq.queue("results")
     fill(stream, 2)

@@ -144,8 +144,8 @@ def test_large_and_empty_bodies(spark: SparkSession, live: LiveBroker, channel: 
     [
         ({"queue": "nothing"}, "(?s)no queue 'nothing'"),
         ({}, "expected one of the options queue"),
-        ({"queue": "q", "mode": "steal"}, "option 'mode' must be browse, got 'steal'"),
-        ({"queue": "q", "mode": "drain"}, r"mode=drain was removed.* use holtmq\.spark\.drain"),
+        ({"queue": "q", "mode": "browse"}, "option 'mode' was removed: a batch always browses"),
+        ({"queue": "q", "mode": "drain"}, r"option 'mode' was removed.* Use holtmq\.spark\.drain"),
         ({"queue": "q", "limit": "-1"}, "option 'limit' must be a whole number of at least 0, got '-1'"),
         ({"queue": "q", "lmit": "1"}, "unknown option 'lmit'"),
         ({"queue": "q", "url": "http://x"}, "expected a URI as in amqp://"),

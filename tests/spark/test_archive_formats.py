@@ -54,6 +54,21 @@ def test_what_was_archived_is_read_again_and_a_repeated_batch_is_stored_once(
     assert rows_of(read_archive(spark, target, format=format_)) == rows_of(messages)
 
 
+@pytest.mark.parametrize("format_", ["parquet", "delta"])
+def test_a_repeated_batch_that_lost_messages_replaces_all_that_the_first_attempt_left(
+    spark: SparkSession, messages: DataFrame, tmp_path: Path, format_: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Retention has removed the messages of some folders before the second attempt."""
+    target = str(tmp_path / "archive")
+    before, left = messages.where("routing_key = '007'"), messages.where("routing_key in ('a/b', '50 %')")
+    open_sink(target, format_, FOLDERS).write(before, QUERY, 3)
+    with monkeypatch.context() as patch:
+        patch.setattr("holtmq.spark.delta_table.ArchiveTable.commit", lambda *_: None)  # killed before
+        open_sink(target, format_, FOLDERS).write(messages, QUERY, 4)
+    assert open_sink(target, format_, FOLDERS).write(left, QUERY, 4) == 2
+    assert rows_of(read_archive(spark, target, format=format_)) == rows_of(before.union(left))
+
+
 def test_files_of_an_earlier_version_and_compacted_files_are_read_together(
     spark: SparkSession, messages: DataFrame, tmp_path: Path
 ) -> None:

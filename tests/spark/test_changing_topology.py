@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
 from pyspark.sql import DataFrame, SparkSession
 
-from holtmq import Binding, Exchange, InvalidValueError, Queue, Topology
+from holtmq import Binding, Exchange, InvalidValueError, Policy, Queue, Topology
 from holtmq.spark import route_batches
 from holtmq.spark.changing_topology import TopologyError, read_topology, version_of
 from tests.management.conftest import running_node
@@ -41,6 +42,17 @@ def test_each_micro_batch_is_routed_with_the_topology_as_it_is_then(spark: Spark
         query.stop()
     assert written == [(0, "food", version_of(FOOD)), (1, "all", version_of(ALL))]
     assert version_of(FOOD) != version_of(ALL)
+
+
+def test_the_version_changes_only_with_what_routes() -> None:
+    document = {**FOOD.to_definitions(), "bindings": [*FOOD.to_definitions()["bindings"], *ALL.to_definitions()["bindings"]]}
+    both = Topology.from_definitions(document)
+    others = {"users": [{"name": "new", "password_hash": "x", "tags": ""}], "parameters": [], "rabbit_version": "4.0"}
+    reordered = {name: [{**entry, "unknown": 1} for entry in reversed(entries)] for name, entries in document.items()}
+    assert version_of(Topology.from_definitions({**reordered, **others})) == version_of(both)
+    policy = Policy("p", "^food$", {"message-ttl": 5})
+    versions = {version_of(each) for each in (EMPTY, FOOD, ALL, both, replace(both, policies=(policy,)))}
+    assert len(versions) == 5
 
 
 def test_a_topology_is_read_from_a_function_and_from_a_broker() -> None:

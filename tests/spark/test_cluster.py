@@ -39,7 +39,7 @@ import sys
 import warnings
 from pyspark.errors import PySparkException
 from holtmq.errors import HoltmqError
-from holtmq.spark import compact, compare, drain, publish, register, report, route, session
+from holtmq.spark import archive, compact, compare, drain, publish, register, report, route, route_job, session
 from holtmq.topology import Binding, Exchange, Queue, Topology
 
 server, url = sys.argv[1:]
@@ -52,12 +52,18 @@ register(spark, topology)
 messages = spark.sql("select 'x' as exchange, 'a.b' as routing_key, 'body' as body")
 print([row.queue for row in route(messages, topology).collect()])
 print(compare(messages, topology, Topology(topology.exchanges, topology.queues, ())).losing)
+print(report(messages, topology).messages)
 print(spark.sql("select holtmq_queues('x', 'a.b') as queues").first().queues)
 sent = spark.sql("select '' as exchange, 'inbox' as routing_key, 'body' as body")
 print(publish(sent, url=url).confirmed)
 sent.write.format("amqp").options(url=url).mode("append").save()
 print(spark.read.format("amqp").options(url=url, queue="inbox").load().count())
-for refused in (lambda: compact(spark, "anywhere"), lambda: drain(spark, "inbox", print, url=url)):
+for refused in (
+    lambda: compact(spark, "anywhere"),
+    lambda: archive(spark, "inbox", "anywhere", url=url),
+    lambda: route_job(spark, "anywhere", "elsewhere", topology),
+    lambda: drain(spark, "inbox", print, url=url),
+):
     try:
         refused()
     except HoltmqError as error:
@@ -190,7 +196,7 @@ def executor_logs(folder: Path) -> str:
     return "".join(path.read_text() for path in folder.glob("work-*/app-*/*/stderr"))
 
 
-def test_a_client_of_spark_connect_routes_compares_publishes_and_reads(tmp_path: Path) -> None:
+def test_a_client_of_spark_connect_routes_compares_reports_publishes_and_reads(tmp_path: Path) -> None:
     """The server's Python has no holtmq: the client sends it."""
     python, reservation = make_light_environment(tmp_path / "light"), reserve_port()
     port = port_of(reservation)
@@ -214,10 +220,11 @@ def test_a_client_of_spark_connect_routes_compares_publishes_and_reads(tmp_path:
         command = [sys.executable, "-c", CLIENT, f"sc://127.0.0.1:{port}", f"amqp://guest:guest@127.0.0.1:{broker.port}/%2F"]
         done = subprocess.run(command, capture_output=True, text=True, env=environment(), timeout=JOB_TIMEOUT_S)
     assert done.returncode == 0, done.stderr
-    *found, of_compact, of_drain, is_setting_seen = done.stdout.splitlines()
-    assert (found, is_setting_seen) == (["['q']", "1", "['q']", "1", "2"], "True")
+    *found, of_compact, of_archive, of_route_job, of_drain, is_setting_seen = done.stdout.splitlines()
+    assert (found, is_setting_seen) == (["['q']", "1", "1", "['q']", "1", "2"], "True")
     refused = "runs on the driver and does not support Spark Connect: use a classic session"
-    assert f"(archive, compact, route_job) {refused}" in of_compact
+    for job in (of_compact, of_archive, of_route_job):
+        assert f"(archive, compact, route_job) {refused}" in job
     assert of_drain.startswith(f"drain {refused}")
 
 

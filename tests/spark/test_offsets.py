@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from holtmq.errors import InvalidValueError
 from holtmq.spark.amqp.offset_column import STREAM_SCHEMA
-from holtmq.spark.amqp.offset_position import Position, Positions
+from holtmq.spark.amqp.offset_position import EPOCH, Position, Positions, since
 from holtmq.spark.amqp.offset_range import MOST_OFFSETS, OffsetRange, split_ranges
 from holtmq.spark.amqp.source import AmqpSource
 from holtmq.spark.amqp.stream_progress import StreamProgress
@@ -26,6 +26,10 @@ NOW = datetime(2026, 10, 1, 12, tzinfo=UTC)
     [
         ({"startingOffsets": "first"}, "option 'startingOffsets': got 'first': expected earliest, latest, an offset such as"),
         ({"startingOffsets": "-1"}, "option 'startingOffsets': got '-1'"),
+        ({"startingOffsets": "9999999999D"}, "'startingOffsets': got 9999999999: expected a time span of at most 36500D, or"),
+        ({"startingOffsets": "1000000D"}, "got 1000000: expected a time span of at most 36500D"),
+        ({"startingOffsets": "9" * 5000 + "s"}, "expected a time span of at most 3153600000s"),
+        ({"startingOffsets": "9" * 5000}, "expected an offset of at most 9223372036854775807"),
         ({"startingOffsets": '{"q": '}, "option 'startingOffsets': got .* which is not valid JSON"),
         ({"startingOffsets": "earliest", "endingOffsets": "never"}, "option 'endingOffsets': got 'never'"),
         ({"endingOffsets": "latest"}, "option 'startingOffsets' is missing: expected a value such as 'earliest'"),
@@ -66,7 +70,9 @@ def test_the_options_of_streams_add_the_column_offset() -> None:
         ("2026-10-01T12:00:00", NOW),
         ("2026-10-01T14:00:00+02:00", NOW),
         ("2026-10-01", NOW.replace(hour=0)),
+        ("0001-01-01T00:00+14:00", EPOCH),
         ("24h", timedelta(hours=24)),
+        ("036500D", timedelta(days=36_500)),
         ("7D", timedelta(days=7)),
         ('{"q": 7, "other": "latest"}', 7),
         ('{"other": 7}', "latest"),
@@ -74,6 +80,11 @@ def test_the_options_of_streams_add_the_column_offset() -> None:
 )
 def test_a_position_is_a_name_an_offset_a_time_or_a_span(text: str, expected: Position) -> None:
     assert Positions.parse(text, default="latest").of("q") == expected
+
+
+def test_a_time_span_reaches_back_to_1970_at_most() -> None:
+    assert since(timedelta(hours=1), NOW) == NOW.replace(hour=11)
+    assert since(timedelta(days=36_500), NOW) == EPOCH
 
 
 @given(st.lists(st.integers(0, 500_000), max_size=4), st.integers(1, 40))
@@ -120,3 +131,13 @@ def test_a_stream_that_appears_later_starts_at_its_first_offset() -> None:
     start = StreamProgress().starting("a", 0)
     end = start.starting("b", 7).advance({"a": 1, "b": 9}, None, NOW)
     assert [(each.queue, each.start, each.end) for each in end.ranges_since(start)] == [("a", 0, 1), ("b", 7, 9)]
+
+
+def test_a_stream_that_was_declared_again_is_read_from_its_first_offset() -> None:
+    read = StreamProgress().starting("q", 0).advance({"q": 100}, None, NOW)
+    planned = read.starting("q", 0).advance({"q": 10}, None, NOW)
+    stored = StreamProgress.parse(json.loads(json.dumps(planned.to_dict())))
+    (again,) = stored.ranges_since(read)
+    assert (again.start, again.end, stored.messages) == (0, 10, 110)
+    (later,) = stored.advance({"q": 12}, None, NOW).ranges_since(stored)
+    assert (later.start, later.end) == (10, 12)

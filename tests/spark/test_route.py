@@ -115,6 +115,21 @@ def test_malformed_messages_have_a_reason(spark: SparkSession, plan: Any) -> Non
 
 
 @pytest.mark.parametrize("plan", PLANS)
+def test_what_is_wrong_with_headers_does_not_depend_on_the_bindings_that_read_some(spark: SparkSession, plan: Any) -> None:
+    valid = [b'{"a": {"$timestamp": 7}}', b' {"a": {"b": [1]}}\n', b'{"a": NaN}', b"null", b"{}"]
+    invalid = [
+        b'{"a": {"$timestamp": "x"}}', b'{"a": {"\\u0024timestamp": "x"}}', b'{"a": [{"$bytes": "?"}]}', b'{"a": 1} {',
+        b'{"a": 1}, {"b": 2}', b'{"a": 1}}', b'{"a": "\xff"}', b"", b"7",
+    ]  # fmt: skip
+    rows = spark.createDataFrame([(n, bytearray(text)) for n, text in enumerate(valid + invalid)], "id int, headers binary")
+    rows = rows.withColumn("headers", F.col("headers").cast("string")).withColumn("routing_key", F.lit("k"))
+    without_readers = Topology(SHOP.exchanges, SHOP.queues, SHOP.bindings[:3])
+    for topology in (SHOP, without_readers):
+        routed = route(rows, topology, exchange="orders", plan=plan).where("reason is null")
+        assert sorted(row["id"] for row in routed.select("id").collect()) == [*range(len(valid))]
+
+
+@pytest.mark.parametrize("plan", PLANS)
 def test_settings_and_bindings_are_columns_on_request(spark: SparkSession, plan: Any) -> None:
     deliveries = route(messages(spark, "orders.food.pizza"), SHOP, settings=True, bindings=True, plan=plan)
     rows = {row["queue"]: row for row in deliveries.collect()}

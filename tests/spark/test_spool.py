@@ -9,7 +9,7 @@ import pyarrow as pa
 import pytest
 
 from holtmq.spark.amqp.spool import Spool, SpoolError
-from holtmq.spark.filesystems import filesystem_of
+from holtmq.spark.filesystems import filesystem_of, path_below
 from holtmq.spark.locks import FolderLock
 
 ROWS = pa.RecordBatch.from_pydict({"n": [1, 2]})
@@ -66,14 +66,16 @@ def test_an_existing_segment_is_not_replaced(tmp_path: Path) -> None:
 
 
 def test_after_a_crash_acknowledged_segments_are_recovered_and_others_deleted(tmp_path: Path) -> None:
-    spool = Spool(str(tmp_path))
+    folder = tmp_path / "segment-1" / "segment-2"  # a name that files of a spool have, too
+    folder.mkdir(parents=True)
+    spool = Spool(str(folder))
     for number in (1, 2, 3):
         spool.number({number: [spool.write([ROWS], number)]})
     spool.write([ROWS], 4)
     for _ in range(2):  # a second crash makes no difference
         spool.remove_fresh()
         assert [piece.rows for piece in spool.recover(last=1)] == [2, 2]
-        assert names(tmp_path) == ["segment", "taken", "taken"]
+        assert names(folder) == ["segment", "taken", "taken"]
 
 
 def test_a_segment_is_read_in_the_order_of_its_pieces(tmp_path: Path) -> None:
@@ -91,6 +93,21 @@ def test_a_spool_of_an_earlier_version_is_read(tmp_path: Path) -> None:
         Path(spool.write([ROWS], order)).rename(tmp_path / f"segment-{number:012}.arrow")
     assert sum(batch.num_rows for batch in spool.read(spool.segments()[6])) == 2
     assert [piece.rows for piece in spool.recover(last=6)] == [2]
+
+
+@pytest.mark.parametrize(
+    ("path", "root"),
+    [
+        ("/lake/lake/f", "/lake"),
+        ("file:///lake/lake/f", "/lake"),
+        ("file:/lake/lake/f", "/lake"),
+        ("hdfs://lake:8020/lake/lake/f", "/lake"),
+        ("hdfs://lake/lake/lake/f", "/lake"),
+        ("s3a://lake/lake/f", "lake"),
+    ],
+)
+def test_a_path_below_a_folder_may_contain_its_name(path: str, root: str) -> None:
+    assert path_below(path, root) == "lake/f"
 
 
 def test_executors_get_the_absolute_path(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

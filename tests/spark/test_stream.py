@@ -319,7 +319,7 @@ def test_messages_that_a_receiver_has_not_written_yet_are_in_the_lag(
             {"queuePattern": "q", "managementUrl": "x:y@localhost"},
             "option 'managementUrl' must be the URL of an HTTP API such as http://127.0.0.1:15672, got ",
         ),
-        ({"queue": "q", "mode": "drain"}, r"mode=drain was removed.* use holtmq\.spark\.drain"),
+        ({"queue": "q", "mode": "drain"}, r"option 'mode' was removed.* Use holtmq\.spark\.drain"),
         (
             {"queue": "q", "Limit": "1", "segmentRows": "1", "ack": "commit"},
             r"option 'limit' is for batches \(spark\.read\), and option 'ack' for streams \(spark\.readStream\): remove one",

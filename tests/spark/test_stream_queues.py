@@ -8,15 +8,18 @@ import re
 import signal
 import sqlite3
 import uuid
-from collections.abc import Callable, Iterator
-from contextlib import ExitStack, closing
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import ExitStack, closing, suppress
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
 
+import pyarrow as pa
 import pytest
 from pyspark.errors import PySparkException, StreamingQueryException
 from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql.streaming.datasource import ReadAllAvailable
+from pyspark.sql.types import StructType
 
 from holtmq.cli.main import main
 from holtmq.client.blocking_connection import BlockingConnection, RefusedError
@@ -24,11 +27,15 @@ from holtmq.client.delivered_offset import NotAStreamError
 from holtmq.client.publisher import Outgoing, Publisher
 from holtmq.errors import InvalidValueError
 from holtmq.spark import archive, read_archive, replay, stream_metrics
+from holtmq.spark.amqp import stream_queue_follower
 from holtmq.spark.amqp.amqp_options import BrokerOptions, PublishOptions
 from holtmq.spark.amqp.fixed_offsets import fix_offsets
+from holtmq.spark.amqp.message_numbers import BATCH_ID, QUERY_ID
 from holtmq.spark.amqp.offset_range import OffsetRange
 from holtmq.spark.amqp.range_reader import DataLossError, RangeReader
 from holtmq.spark.amqp.remote_stream import RemoteStream
+from holtmq.spark.amqp.row_publisher import RowPublisher
+from holtmq.spark.amqp.stream_queue_follower import StreamQueueFollower
 from holtmq.spark.amqp.stream_queue_reader import StreamQueueReader
 from holtmq.wire.content import encode_properties
 from tests.amqp_client import Amqp, Channel
@@ -146,6 +153,14 @@ def test_fixed_offsets_name_the_same_messages_later(live: LiveBroker, channel: C
     found = {name: [(part.start, part.end) for part in StreamQueueReader(given).partitions()] for name, given in fixed.items()}
     assert found == {"all": [(0, 10)], "last hour": [(0, 10)], "part": [(2, 7)], "new": [], "empty": []}
     channel.delete(empty)
+
+
+@on_holtmq
+@pytest.mark.parametrize(("start", "end"), [("1200", "latest"), ("7", "2")])
+def test_a_start_after_the_end_is_an_empty_range(live: LiveBroker, stream: str, start: str, end: str) -> None:
+    put(live, stream, range(10))
+    (plan,) = StreamQueueReader(amqp_options(live, queue=stream, startingOffsets=start, endingOffsets=end)).ranges()
+    assert len(plan) == 0
 
 
 def test_a_queue_that_is_not_a_stream_is_refused_and_keeps_its_messages(live: LiveBroker, channel: Channel, queue: str) -> None:
@@ -337,6 +352,114 @@ def test_a_stream_reads_each_offset_once_and_reports_its_lag(
     assert (metrics.received, metrics.acknowledged) == (50, 0)
 
 
+class Checkpoint:
+    """What Spark does with the driver's part of a query: it asks for the end of each micro-batch, and stores it."""
+
+    def __init__(self, live: LiveBroker, **options: Any) -> None:
+        self._options = amqp_options(live, announce="false", **options)
+        self._end: dict[str, Any] | None = None
+        self.start_query()
+
+    def start_query(self) -> None:
+        self._follower = StreamQueueFollower(self._options)
+        if self._end is None:
+            self._end = json.loads(json.dumps(self._follower.initialOffset()))
+
+    def plan(self) -> dict[str, tuple[int, int]]:
+        """Return what is read of each stream in the next micro-batch."""
+        assert self._end is not None
+        start, self._end = self._end, json.loads(json.dumps(self._follower.latestOffset(self._end, ReadAllAvailable())))
+        return {part.queue: (part.start, part.end) for part in self._follower.partitions(start, self._end)}
+
+    def stop(self) -> None:
+        self._follower.stop()
+
+
+def declare_again(live: LiveBroker, channel: Channel, queue: str, numbers: range) -> None:
+    channel.delete(queue)
+    channel.declare(queue, durable=True, queue_type="stream")
+    put(live, queue, numbers)
+
+
+@pytest.mark.parametrize("query_is", ["running", "stopped"])
+@pytest.mark.parametrize(
+    ("start", "size"),
+    [("earliest", 3), ("earliest", 40), ("latest", 3), ("1200", 3)],
+    ids=["shorter", "longer", "unread", "future"],
+)
+def test_a_stream_that_was_declared_again_is_a_loss(
+    live: LiveBroker, channel: Channel, stream: str, start: str, size: int, query_is: str
+) -> None:
+    put(live, stream, range(10))
+    fails, skips = (Checkpoint(live, queue=stream, startingOffsets=start, failOnDataLoss=fail) for fail in (True, False))
+    for query in (fails, skips):
+        assert query.plan() == ({stream: (0, 10)} if start == "earliest" else {})
+        if query_is == "stopped":
+            query.stop()
+    declare_again(live, channel, stream, range(100, 100 + size))
+    for query in (fails, skips) if query_is == "stopped" else ():
+        query.start_query()
+    with pytest.raises(
+        DataLossError, match=rf"the stream '{stream}' was deleted and declared again\. .* at offset (10|1,200) of"
+    ):
+        eventually(fails.plan, "the new stream to have a message")
+    assert eventually(skips.plan, "the new stream to have a message") == {stream: (0, size)}
+    assert skips.plan() == {}
+    for query in (fails, skips):
+        query.stop()
+
+
+def test_a_query_that_starts_again_recognises_its_stream(live: LiveBroker, short_stream: str) -> None:
+    put(live, short_stream, range(10))
+    query = Checkpoint(live, queue=short_stream, startingOffsets="5")
+    assert query.plan() == {short_stream: (5, 10)}
+    for _ in range(2):
+        query.stop()
+        query.start_query()
+        assert query.plan() == {}
+    put(live, short_stream, range(10, 13))
+    assert eventually(query.plan, "the messages to arrive") == {short_stream: (10, 13)}
+    query.stop()
+    push_out(live, short_stream, 12)
+    query.start_query()
+    assert query.plan()[short_stream][0] == 13
+    query.stop()
+
+
+@on_holtmq
+def test_a_stream_of_a_pattern_may_be_deleted(
+    live: LiveBroker, channel: Channel, holtmq: BrokerProcess, super_stream: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(stream_queue_follower, "LOOK_S", 0)
+    first, second = f"{super_stream}-0", f"{super_stream}-1"
+    for name in (first, second):
+        put(live, name, range(5))
+    url = f"http://127.0.0.1:{holtmq.http_port}"
+    query = Checkpoint(
+        live, queuePattern=f"{super_stream}-[0-9]+", managementUrl=url, startingOffsets="earliest", failOnDataLoss=False
+    )
+    assert query.plan() == {first: (0, 5), second: (0, 5)}
+    channel.delete(first)
+    put(live, second, range(5, 7))
+    assert eventually(query.plan, "the messages to arrive") == {second: (5, 7)}
+    channel.delete(second)
+    assert query.plan() == {}
+    declare_again(live, channel, first, range(100, 103))
+    assert eventually(query.plan, "the new stream to have a message") == {first: (0, 3)}
+    query.stop()
+
+
+@on_holtmq
+def test_a_stream_that_was_deleted_before_it_was_read_fails_or_is_skipped(
+    live: LiveBroker, caplog: pytest.LogCaptureFixture
+) -> None:
+    part = OffsetRange(f"gone-{uuid.uuid4()}", 0, 10, NOW)
+    with pytest.raises(DataLossError, match="was deleted before its messages from offset 0 to 9 were read"):
+        list(RangeReader(BrokerOptions(url=live.url), part, fail_on_data_loss=True).read())
+    assert list(RangeReader(BrokerOptions(url=live.url), part, fail_on_data_loss=False).read()) == []
+    assert "They are skipped" in caplog.text
+
+
 @pytest.fixture
 def super_stream(channel: Channel) -> Iterator[str]:
     """A super stream with the partitions `NAME-0` and `NAME-1`."""
@@ -452,6 +575,43 @@ def test_numbered_messages_can_be_replayed_into_a_stream_that_has_them(
 def test_the_name_of_a_publisher_leaves_room_for_the_query_and_the_partition() -> None:
     with pytest.raises(InvalidValueError, match="publisher must have 1 to 200 characters, got 201"):
         PublishOptions(publisher="p" * 201)
+
+
+@on_holtmq
+def test_a_micro_batch_that_was_published_in_part_is_stored_once(spark: SparkSession, live: LiveBroker, stream: str) -> None:
+    options, schema = (
+        amqp_options(live, publisher="p", exchange=""),
+        StructType().add("routing_key", "string").add("body", "string"),
+    )
+    context = spark.sparkContext
+
+    def publish(*parts: range, fails: bool) -> None:
+        def batches() -> Iterator[pa.RecordBatch]:
+            for part in parts:
+                yield pa.RecordBatch.from_pydict({"routing_key": [stream] * len(part), "body": [str(n) for n in part]})
+            if fails:
+                raise RuntimeError
+
+        def task(_: Iterable[int]) -> Iterable[int]:
+            with suppress(RuntimeError):
+                yield RowPublisher.parse(options, schema).send(batches()).confirmed
+
+        confirmed = context.parallelize([0], 1).mapPartitions(task).collect()
+        assert confirmed == ([] if fails else [100])
+
+    for name, value in ((QUERY_ID, "query"), (BATCH_ID, "3")):
+        context.setLocalProperty(name, value)
+    try:
+        publish(range(50), fails=True)
+        found = RemoteStream(BrokerOptions(url=live.url), stream)
+        eventually(lambda: found.end() == 50, "a part of the micro-batch to be stored")
+        found.close()
+        publish(range(50), range(50, 100), fails=False)
+    finally:
+        for name in (QUERY_ID, BATCH_ID):
+            context.setLocalProperty(name, None)  # type: ignore[arg-type]  # which removes it
+    stored = RangeReader(BrokerOptions(url=live.url), *ranges(live, stream), fail_on_data_loss=True)
+    assert [int(body) for rows in stored.read() for body in rows["body"].to_pylist()] == [*range(100)]
 
 
 @on_holtmq

@@ -2,16 +2,21 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import pyspark
 import pytest
 from pyspark.errors import PySparkException
-from pyspark.sql import SparkSession
+from pyspark.sql import DataFrame, SparkSession
 
 import holtmq.spark
 from holtmq import Binding, Exchange, Queue, Topology
-from holtmq.spark import compare, register, versions
+from holtmq.spark import MessageFilter, compare, publish, read_archive, register, replay, route_batches, versions
+from holtmq.spark.changing_topology import version_of
 from holtmq.spark.registration import TooOldForAmqp
 from holtmq.spark.versions import AMQP, SparkVersionError, require_spark, spark_version
+from tests.amqp_client import Amqp
+from tests.server.process import broker_process
 
 SHOP = Topology((Exchange("orders", "topic"),), (Queue("all"),), (Binding("orders", "all", "orders.#"),))
 
@@ -44,6 +49,35 @@ def test_routing_needs_no_newer_spark(spark: SparkSession) -> None:
         with pytest.raises(PySparkException, match=r"needs Spark 4\.3 or later"):
             spark.read.format("amqp").load()
     assert spark_version() >= versions.OLDEST
+
+
+def test_messages_are_published_archived_and_replayed_without_a_newer_spark(spark: SparkSession, tmp_path: Path) -> None:
+    rows = spark.createDataFrame([("", "inbox", "1"), ("", "inbox", "2")], "exchange string, routing_key string, body string")
+    archived = str(tmp_path / "archive")
+    rows.write.parquet(archived)
+    with broker_process(tmp_path / "broker.db") as broker, Amqp(broker.port) as amqp:
+        channel = amqp.channel()
+        channel.declare("inbox", durable=True)
+        url = f"amqp://guest:guest@127.0.0.1:{broker.port}/%2F"
+        assert publish(rows, url=url).confirmed == 2
+        stored = read_archive(spark, archived)
+        assert replay(stored, where=MessageFilter(key="inbox"), url=url).published.confirmed == 2
+        found = [channel.get("inbox") for _ in range(4)]
+    assert sorted(message.body for message in found if message is not None) == [b"1", b"1", b"2", b"2"]
+
+
+def test_a_stream_is_routed_in_micro_batches_without_a_newer_spark(spark: SparkSession, tmp_path: Path) -> None:
+    messages = spark.sql("SELECT 'orders' AS exchange, 'orders.food' AS routing_key")
+    messages.write.parquet(str(tmp_path / "in"))
+    routed: list[tuple[str, str]] = []
+
+    def write(deliveries: DataFrame, _: int) -> None:
+        routed.extend((row["queue"], row["topology_version"]) for row in deliveries.collect())
+
+    stream = spark.readStream.schema(messages.schema).parquet(str(tmp_path / "in"))
+    writer = stream.writeStream.foreachBatch(route_batches(write, lambda: SHOP)).trigger(availableNow=True)
+    writer.option("checkpointLocation", str(tmp_path / "checkpoint")).start().awaitTermination()
+    assert routed == [("all", version_of(SHOP))]
 
 
 def test_every_name_that_needs_no_stream_is_found_on_the_oldest_spark() -> None:

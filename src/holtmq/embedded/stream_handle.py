@@ -118,11 +118,13 @@ class StreamHandle:
 
     @persistent
     def commit(self, name: str, message: StreamRecord | int) -> None:
-        """Move a position past a message, given as such or by its offset.
+        """Move a position past a message of this stream, given as such or by its offset.
 
         Raise `PositionLostError` if it is past the message already, because another follower of this name has committed it.
         In a transaction, the result of the message is then not stored again.
         """
+        if isinstance(message, StreamRecord) and message.stream != self.name:
+            raise InvalidValueError(f"expected a message of stream {self.name!r} to commit, got one of {message.stream!r}")
         offset = message.offset if isinstance(message, StreamRecord) else message
         with self._writing() as stream:
             extent, known = self._log.extent(stream), self._log.position(stream, _checked_name(name))
@@ -139,10 +141,13 @@ class StreamHandle:
 
     @repeatable
     def seek(self, name: str, start: Start) -> int:
-        """Move a position to any place of the stream, and return its offset. Whoever follows under this name starts again."""
+        """Move a position to any place of the stream, and return its offset. Whoever follows under this name starts again.
+
+        The place may be the end of the stream, but not after it.
+        """
         place = as_start(start)
         with self._writing() as stream:
-            offset = self._resolve(stream, place)
+            offset = self._resolve_position(stream, name, place)
             self._log.set_position(stream, _checked_name(name), offset)
         return offset
 
@@ -260,8 +265,18 @@ class StreamHandle:
         with self._writing() as stream:
             offset = self._log.position(stream, name)
             if offset is None:
-                offset = self._resolve(stream, place)
+                offset = self._resolve_position(stream, name, place)
                 self._log.set_position(stream, name, offset)
+        return offset
+
+    def _resolve_position(self, stream: int, name: str, place: StreamStart) -> int:
+        """Return the offset for a position. After the end, it would skip messages that are appended later."""
+        offset, end = self._resolve(stream, place), self._log.extent(stream).next_offset
+        if offset > end:
+            raise InvalidValueError(
+                f"the next message of stream {self.name!r} gets offset {end}: expected at most that for position {name!r}, "
+                f"got {offset}"
+            )
         return offset
 
     def _resolve(self, stream: int, place: StreamStart) -> int:

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 
 import pyarrow.fs as fs
 
-from holtmq.spark.filesystems import SCHEME
+from holtmq.spark.filesystems import SCHEME, path_below
 
 HIDDEN = "_holtmq"
 """Folder beside the data for files that are not complete. Readers ignore names that start with an underscore."""
@@ -33,7 +33,7 @@ def uri_below(target: str, path: str, root: str) -> str:
 def data_files(filesystem: fs.FileSystem, root: str, *, may_vanish: bool = False) -> Iterator[tuple[str, str]]:
     """Yield the folder (below the root) and the name of each data file. With `may_vanish`, missing folders are ignored."""
     for info in filesystem.get_file_info(fs.FileSelector(root, recursive=True, allow_not_found=may_vanish)):
-        below = info.path[info.path.index(root) + len(root) + 1 :]
+        below = path_below(info.path, root)
         if info.type == fs.FileType.File and not any(part.startswith(("_", ".")) for part in below.split("/")):
             folder, _, name = below.rpartition("/")
             yield folder, name

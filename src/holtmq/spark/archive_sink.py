@@ -1,12 +1,16 @@
 """The sinks of an archive: a micro-batch that is written again is stored once. Runs on the driver; the executors write files.
 
-Files are written to a staging folder and moved into place when they are complete. Their names consist of the query's id and
-the batch's number: written again, they replace themselves. In a Delta table they become visible with a commit, which contains
-both as well; a batch that was committed is skipped.
+Files are written to a staging folder and moved into place when they are complete. Their names consist of the query's id, the
+batch's number and a number in their folder: written again, they replace themselves. What else an earlier attempt has left is
+deleted, because a batch may have fewer messages when it runs again. In a Delta table they become visible with a commit, which
+contains the id and the number as well; a batch that was committed is skipped.
 """
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from itertools import groupby
+from operator import itemgetter
 from typing import Protocol
 
 import pyarrow.fs as fs
@@ -40,13 +44,20 @@ class FolderSink:
         self._staging = StagingFolder(target, format_, folders)
         # until an interrupted compaction is complete, some messages may be invisible
         finish_interrupted(self._staging.filesystem, self._staging.root)
+        self._may_be_repeated = True
 
     def write(self, rows: DataFrame, query_id: str, batch_id: int) -> int:
         """Store a micro-batch. Its files replace those of an earlier attempt."""
         name = batch_name(query_id, batch_id)
         count = self._staging.write(rows, name)
-        for number, (folder, file) in enumerate(self._staging.files(name)):
-            self._staging.place(name, folder, file, join_path(folder, f"{name}-{number:03}.{file.split('.', 1)[1]}"))
+        places = set()
+        for folder, file, new_name in self._staging.files(name):
+            below = join_path(folder, new_name)
+            self._staging.place(name, folder, file, below)
+            places.add(below)
+        if self._may_be_repeated:  # only the first batch of a run can be
+            self._staging.delete_others(name, places)
+        self._may_be_repeated = False
         self._staging.remove(name)
         return count
 
@@ -67,8 +78,8 @@ class DeltaSink:
         name = batch_name(query_id, batch_id)
         count = self._staging.write(rows, name)
         files = []
-        for number, (folder, file) in enumerate(self._staging.files(name)):
-            below = f"{name}-{number:03}.{file.split('.', 1)[1]}"
+        for number, (folder, file, _) in enumerate(self._staging.files(name)):
+            below = _numbered(name, number, file)
             self._staging.place(name, folder, file, below)
             files.append(NewFile.at(self._staging.filesystem, self._staging.root, below, folder))
         self._table.commit(files, query_id, batch_id)
@@ -95,9 +106,11 @@ class StagingFolder:
         writer.save(uri_below(self._target, self._path(name), self.root))
         return int(counted.get["messages"])
 
-    def files(self, name: str) -> list[tuple[str, str]]:
-        """Return the folder and the name of each file of a batch."""
-        return sorted(data_files(self.filesystem, self._path(name)))
+    def files(self, name: str) -> Iterator[tuple[str, str, str]]:
+        """Yield the folder of each file of a batch, its name, and the name to give it in this folder."""
+        for folder, files in groupby(sorted(data_files(self.filesystem, self._path(name))), itemgetter(0)):
+            for number, (_, file) in enumerate(files):
+                yield folder, file, _numbered(name, number, file)
 
     def place(self, name: str, folder: str, file: str, below: str) -> None:
         """Move a file of a batch to its place below the target."""
@@ -105,9 +118,21 @@ class StagingFolder:
         self.filesystem.create_dir(place.rpartition("/")[0], recursive=True)
         self.filesystem.move(join_path(self._path(name), folder, file), place)
 
+    def delete_others(self, name: str, places: set[str]) -> None:
+        """Delete the files of a batch below the target that are not at these places."""
+        for folder, file in data_files(self.filesystem, self.root):
+            below = join_path(folder, file)
+            if file.startswith(f"{name}-") and below not in places:
+                self.filesystem.delete_file(join_path(self.root, below))
+
     def remove(self, name: str) -> None:
         """Delete what is left of a batch."""
         self.filesystem.delete_dir(self._path(name))
 
     def _path(self, name: str) -> str:
         return f"{self.root}/{HIDDEN}/{name}"
+
+
+def _numbered(name: str, number: int, file: str) -> str:
+    """Return the name of a file of a batch: that of the batch, a number, and the extensions that Spark chose."""
+    return f"{name}-{number:03}.{file.split('.', 1)[1]}"

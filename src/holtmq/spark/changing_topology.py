@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable
+from dataclasses import replace
 from hashlib import blake2b
 from pathlib import Path
 from typing import TypeAlias
@@ -46,8 +47,9 @@ def route_batches(
 ) -> Callable[[DataFrame, int], None]:
     """Return a function for `foreachBatch` that routes each micro-batch with the topology as it is then, and writes it.
 
-    The deliveries have the columns of `route`, and `topology_version`, which is the same for equal topologies. If the topology
-    cannot be read, the stream stops with an error, and continues with the same batch when it is started again.
+    The deliveries have the columns of `route`, and `topology_version`, which is the same for topologies with equal exchanges,
+    queues, bindings and policies. If the topology cannot be read, the stream stops with an error, and continues with the same
+    batch when it is started again.
 
     The driver reads the topology and calls `write`; the executors route.
 
@@ -97,9 +99,20 @@ def read_topology(source: TopologySource) -> Topology:
 
 
 def version_of(topology: Topology) -> str:
-    """Return a short text that is the same for equal topologies."""
-    canonical = json.dumps(topology.to_definitions(), sort_keys=True)
-    return blake2b(canonical.encode(), digest_size=8).hexdigest()
+    """Return a short text that is the same for topologies that route alike.
+
+    Neither the order of declaration counts nor what else a definitions file contains, such as users and unknown fields.
+    """
+    plain = Topology(
+        tuple(replace(exchange, extra={}) for exchange in topology.exchanges),
+        tuple(replace(queue, extra={}) for queue in topology.queues),
+        tuple(replace(binding, created_at=None, metadata={}, extra={}) for binding in topology.bindings),
+        tuple(replace(policy, extra={}) for policy in topology.policies),
+    )
+    canonical = {
+        name: sorted(json.dumps(entry, sort_keys=True) for entry in entries) for name, entries in plain.to_definitions().items()
+    }
+    return blake2b(json.dumps(canonical, sort_keys=True).encode(), digest_size=8).hexdigest()
 
 
 def _fetch(url: str) -> bytes:

@@ -14,16 +14,13 @@ from pyspark.sql import DataFrame
 from pyspark.sql import functions as F
 
 from holtmq.errors import InvalidValueError
-from holtmq.routing import Router
 from holtmq.spark.added_columns import AddedColumns
-from holtmq.spark.arguments import require_messages, require_one_of
+from holtmq.spark.arguments import require_one_of
 from holtmq.spark.arrow_plan import with_routes_by_arrow
 from holtmq.spark.input_plan import InputPlan
 from holtmq.spark.join_plan import JoinedMessages, with_routes_by_join
-from holtmq.spark.message_columns import MessageColumns
+from holtmq.spark.prepared_request import PreparedRequest
 from holtmq.spark.routing_request import DEFAULT_COLUMNS, Columns, RoutingRequest, Unroutable
-from holtmq.spark.routing_spec import RoutingSpec
-from holtmq.spark.signature import Signature
 from holtmq.topology import DEFAULT_VHOST, Topology
 
 Plan: TypeAlias = Literal["auto", "join", "arrow"]
@@ -68,38 +65,37 @@ def route(
         plan: "join" reads the input twice, "arrow" once, "auto" chooses.
     """
     request = RoutingRequest(topology, vhost, exchange, columns, unroutable, AddedColumns(settings, bindings))
-    return route_messages(messages, request, plan)
+    return route_prepared(PreparedRequest.of(messages, request), plan)
 
 
-def route_messages(messages: DataFrame, request: RoutingRequest, plan: Plan = "auto") -> DataFrame:
+def route_prepared(prepared: PreparedRequest, plan: Plan = "auto") -> DataFrame:
     """Return the deliveries that a request asks for. Runs on the driver, as `route` does."""
-    require_messages("messages", messages)
     require_one_of("plan", plan, PLANS)
-    router = request.make_router()
-    spec = RoutingSpec.of(request, router)
-    signature = Signature.of(messages, request.columns, request.exchange, spec.inputs)
-    MessageColumns.of(messages).require_free(spec.added.names)
-    joined = _joined(messages, signature, spec, router, plan) if plan != "arrow" else None
-    routed = with_routes_by_arrow(messages, signature.parts, spec, ROUTES) if joined is None else joined.messages
+    spec, signature = prepared.spec, prepared.signature
+    joined = _joined(prepared, plan) if plan != "arrow" else None
+    messages = with_routes_by_arrow(prepared.messages, signature.parts, spec, ROUTES) if joined is None else joined.messages
     if joined is None or joined.is_repeated:
         rows = [F.inline_outer(ROUTES)]
     else:  # Spark compiles no generator and copies every row that passes one
         rows = [F.get(ROUTES, F.lit(0))[name].alias(name) for name in spec.added.names]
-    return _selected(routed.select("*", *rows).drop(ROUTES), request.unroutable)
+    return _selected(messages.select("*", *rows).drop(ROUTES), prepared.request.unroutable)
 
 
-def _joined(messages: DataFrame, signature: Signature, spec: RoutingSpec, router: Router, plan: Plan) -> JoinedMessages | None:
+def _joined(prepared: PreparedRequest, plan: Plan) -> JoinedMessages | None:
     """Return the messages joined with their routes, or None if the other plan is better."""
-    source = InputPlan(messages)
+    spec = prepared.spec
+    source = InputPlan(prepared.messages)
     if plan == "auto" and not source.is_cheap():
         return None
     once = source.source_read_once()
     if once is not None:
         raise InvalidValueError(f"plan 'join' reads the input twice, which {once} does not support: use plan 'arrow' or 'auto'")
-    parts = signature.without_ignored_keys(spec.exchange, spec.inputs).parts
+    parts = prepared.signature.without_ignored_keys(spec.exchange, spec.inputs).parts
     is_auto = plan == "auto"
     is_sampled = is_auto and not source.is_filtered()
-    joined = with_routes_by_join(messages, parts, spec, router, ROUTES, is_limited=is_auto, is_sampled=is_sampled)
+    joined = with_routes_by_join(
+        prepared.messages, parts, spec, prepared.router, ROUTES, is_limited=is_auto, is_sampled=is_sampled
+    )
     if joined is None:
         return None
     nothing = [F.lit(None).cast(type_).alias(name) for name, type_ in spec.added.types.items() if name != "reason"]

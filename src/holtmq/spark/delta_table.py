@@ -21,7 +21,7 @@ from pyspark.sql.types import StringType, StructField, StructType
 
 from holtmq.errors import InvalidValueError
 from holtmq.spark.archive_layout import join_path
-from holtmq.spark.filesystems import WriteError, filesystem_of
+from holtmq.spark.filesystems import WriteError, filesystem_of, path_below
 from holtmq.spark.packages import require_package
 
 DELTA = "delta"
@@ -126,8 +126,8 @@ class ArchiveTable:
         """Add the columns that the files lack, from the log of the table."""
         added = pa.table(table.get_add_actions(flatten=True)).to_pylist()
         values = {unquote(file["path"]): [file[f"partition.{name}"] for name in names] for file in added}
-        below = filesystem_of(self._uri)[1].rstrip("/") + "/"
-        files = [(file, *values[unquote(file).partition(below)[2]]) for file in rows.inputFiles()]
+        root = filesystem_of(self._uri)[1].rstrip("/")
+        files = [(file, *values[path_below(unquote(file), root)]) for file in rows.inputFiles()]
         columns = StructType([StructField(FILE, StringType()), *(schema[name] for name in names)])
         partitions = F.broadcast(rows.sparkSession.createDataFrame(files, columns))
         return rows.withColumn(FILE, F.input_file_name()).join(partitions, FILE, "left").select(*schema.names)

@@ -15,6 +15,8 @@ from holtmq.spark.connect import require_classic
 SCHEME = re.compile("[A-Za-z][A-Za-z0-9+.-]+:")
 """The start of a URI. A single letter is a drive."""
 
+SCHEME_AND_SLASHES = re.compile(SCHEME.pattern + "(//)?")
+
 REMOTE = re.compile("(s3a?|gc?s|hdfs|viewfs|abfss?)://")
 """The start of a URI of a file system that Arrow reaches over the network."""
 
@@ -43,6 +45,14 @@ def filesystem_of(uri: str) -> tuple[fs.FileSystem, str]:
         raise InvalidValueError(
             f"Arrow cannot open the file system of {uri!r} ({error}): expected a local path, or a URI that Arrow supports"
         ) from error
+
+
+def path_below(path: str, root: str) -> str:
+    """Return the part of a path below a root. Spark, and Arrow for HDFS, list files by their URIs."""
+    plain = SCHEME_AND_SLASHES.sub("", path)
+    if not plain.startswith(f"{root}/"):
+        plain = plain[plain.find("/") :]  # without the host
+    return plain.removeprefix(f"{root}/")
 
 
 def exists(filesystem: fs.FileSystem, path: str) -> bool:

@@ -24,6 +24,7 @@ from pyspark.sql.types import (
 
 MORE_KEYS = ("CC", "BCC")
 """Headers that add routing keys on every exchange."""
+AFTER = "__holtmq_after"
 
 
 def headers_text(headers: Column, type_: DataType, decisive: Collection[str]) -> Column | None:
@@ -36,7 +37,7 @@ def headers_text(headers: Column, type_: DataType, decisive: Collection[str]) ->
         case StringType() if decisive:
             return headers
         case StringType():
-            return F.when(_adds_keys(headers) | ~_is_object(headers), headers)
+            return F.when(_may_matter(headers) | ~_is_object(headers), headers)
         case MapType(keyType=StringType(), valueType=value_type):
             chosen = F.map_filter(headers, lambda name, _: name.isin(names))
             typed = (
@@ -54,12 +55,15 @@ def headers_text(headers: Column, type_: DataType, decisive: Collection[str]) ->
 
 
 def _is_object(text: Column) -> Column:
-    return F.json_object_keys(text).isNotNull()
+    """Return whether the text is a JSON object, and nothing follows it: Spark ignores that unless it is part of another one."""
+    within = F.concat(F.lit('{"h":'), text, F.lit(f',"{AFTER}":0}}'))
+    is_whole = F.coalesce(F.json_object_keys(within) == F.array(F.lit("h"), F.lit(AFTER)), F.lit(False))
+    return is_whole & F.json_object_keys(text).isNotNull() & F.is_valid_utf8(text)
 
 
-def _adds_keys(text: Column) -> Column:
-    """Return whether the text may contain the name CC or BCC, possibly escaped as \\u0043C."""
-    return text.contains('CC"') | text.contains("\\u")
+def _may_matter(text: Column) -> Column:
+    """Return whether the text may contain the name CC or BCC or a value that JSON lacks, possibly escaped as \\u0043C."""
+    return text.contains('CC"') | text.contains('"$') | text.contains("\\u")
 
 
 def _variant_headers(headers: Column, names: list[str]) -> Column:

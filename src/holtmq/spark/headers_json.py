@@ -28,12 +28,14 @@ def read_headers(text: str) -> dict[str, FieldValue]:
 
 
 def are_plain(text: str | bytes) -> bool:
-    """Return whether headers can be parsed and add no routing keys."""
-    try:
-        fields = json.loads(text)
-    except (ValueError, RecursionError):
+    """Return whether headers are valid and add no routing keys. Text that is not UTF-8 is given as bytes."""
+    if isinstance(text, bytes):
         return False
-    return isinstance(fields, dict) and "CC" not in fields and "BCC" not in fields
+    try:
+        fields = read_headers(text)
+    except InvalidValueError:
+        return False
+    return "CC" not in fields and "BCC" not in fields
 
 
 def _shortened(text: str, length: int = 60) -> str:

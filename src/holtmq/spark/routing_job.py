@@ -29,17 +29,15 @@ from pyspark.sql.types import (
 from holtmq.errors import InvalidValueError
 from holtmq.spark.added_columns import AddedColumns
 from holtmq.spark.arguments import require_one_of
-from holtmq.spark.deliveries import route_messages
+from holtmq.spark.deliveries import route_prepared
 from holtmq.spark.deprecated_names import OldToJson
 from holtmq.spark.filesystems import filesystem_of, qualify
 from holtmq.spark.input_formats import TABLE, delta_lake_required, read_messages
-from holtmq.spark.message_columns import MessageColumns
 from holtmq.spark.parquet import route_files
 from holtmq.spark.parquet_source import ParquetSource
+from holtmq.spark.prepared_request import PreparedRequest
 from holtmq.spark.routing_request import DEFAULT_COLUMNS, Columns, RoutingRequest, Unroutable
-from holtmq.spark.routing_spec import RoutingSpec
 from holtmq.spark.routing_task import RouteCounts
-from holtmq.spark.signature import Signature
 from holtmq.topology import DEFAULT_VHOST, Topology
 
 PLAIN_TYPES = (BinaryType, BooleanType, DateType, NumericType, StringType, TimestampNTZType, TimestampType)
@@ -114,34 +112,31 @@ def route_job(
     if target_format != TABLE:
         target = qualify(spark, target)
     request = RoutingRequest(topology, vhost, exchange, columns, unroutable, AddedColumns(settings, bindings))
-    messages = read_messages(spark, source, format, options or {})
+    prepared = PreparedRequest.of(read_messages(spark, source, format, options or {}), request)
     if format == target_format == "parquet" and not options and mode != "ignore" and tuple(partition_by) in ((), ("queue",)):
-        counts = _route_files(spark, source, target, messages, request, mode=mode, by_queue=bool(partition_by), counted=counted)
+        counts = _route_files(spark, source, target, prepared, mode=mode, by_queue=bool(partition_by), counted=counted)
         if counts is not None:
             return RouteSummary(counts, "arrow")
-    deliveries = route_messages(messages, request)
-    return RouteSummary(_write(messages, deliveries, target, target_format, mode, partition_by), "spark")
+    deliveries = route_prepared(prepared)
+    return RouteSummary(_write(prepared.messages, deliveries, target, target_format, mode, partition_by), "spark")
 
 
 def _route_files(
     spark: SparkSession,
     source: str,
     target: str,
-    messages: DataFrame,
-    request: RoutingRequest,
+    prepared: PreparedRequest,
     *,
     mode: str,
     by_queue: bool,
     counted: Accumulator[int] | None,
 ) -> RouteCounts | None:
     """Let tasks read and write the files, or return None if types or file systems do not allow that."""
-    spec = replace(RoutingSpec.of(request, request.make_router()), unroutable=request.unroutable)
-    signature = Signature.of(messages, request.columns, request.exchange, spec.inputs)
-    MessageColumns.of(messages).require_free(spec.added.names)
-    parts = signature.text_columns()
-    files = _files(spark, source, target, messages) if parts is not None else None
+    parts = prepared.signature.text_columns()
+    files = _files(spark, source, target, prepared.messages) if parts is not None else None
     if parts is None or files is None:
         return None
+    spec = replace(prepared.spec, unroutable=prepared.request.unroutable)
     return route_files(spark, files, target, spec, parts, mode=mode, by_queue=by_queue, counted=counted)
 
 

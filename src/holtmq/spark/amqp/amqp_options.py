@@ -153,7 +153,7 @@ class BrokerOptions(Options):
         Address.parse(self.url)  # raises the error where the user sees it: on the driver
 
     def connect(self, name: str) -> BlockingConnection:
-        """Open a connection. Runs on the driver for a stream, on the executors for batch reads and for writes."""
+        """Open a connection. Runs on the driver and on the executors."""
         return BlockingConnection(self.address(), name=name)
 
     def address(self) -> Address:
@@ -267,18 +267,7 @@ def _require_http(url: str) -> None:
 class ReadOptions(QueueOptions):
     """How a batch job reads queues."""
 
-    mode: str = field(default="browse", metadata={"kind": str})
     limit: int = _number(0)
-
-    def __post_init__(self) -> None:
-        QueueOptions.__post_init__(self)
-        if self.mode == "drain":
-            raise InvalidValueError(
-                "mode=drain was removed, because a batch that is read twice or not to its end would lose messages: use "
-                "holtmq.spark.drain(spark, queue, write, url=…), which acknowledges messages after they are written, or archive"
-            )
-        if self.mode != "browse":
-            raise InvalidValueError(f"option 'mode' must be browse, got {self.mode!r}")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

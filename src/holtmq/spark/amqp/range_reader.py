@@ -8,9 +8,9 @@ from collections.abc import Iterator
 
 import pyarrow as pa
 
-from holtmq.client.blocking_connection import REPLY_TIMEOUT_S, ConnectionLostError
+from holtmq.client.blocking_connection import REPLY_TIMEOUT_S, ConnectionLostError, RefusedError
 from holtmq.client.offset_consumer import OffsetConsumer
-from holtmq.errors import HoltmqError
+from holtmq.errors import HoltmqError, NotFoundError
 from holtmq.protocol.client_connection import Delivery
 from holtmq.spark.amqp.amqp_options import BrokerOptions
 from holtmq.spark.amqp.offset_column import OffsetRowEncoder
@@ -53,6 +53,11 @@ class RangeReader:
                     raise
                 time.sleep(pause_s)
                 pause_s = min(LONGEST_PAUSE_S, pause_s * 2)
+            except RefusedError as error:
+                if error.reply_code != NotFoundError.reply_code:
+                    raise
+                report_deletion(self._range.queue, self._next, self._range.end, fails=self._fail_on_data_loss)
+                return
 
     def _consume(self) -> Iterator[pa.RecordBatch]:
         with self._broker.connect("holtmq.spark") as connection:
@@ -98,6 +103,22 @@ def report_loss(queue: str, start: int, first: int, *, fails: bool) -> None:
     """Raise DataLossError if a loss of messages is an error, or else log it."""
     lost = f"the messages from offset {start:,} on were removed from the stream {queue!r}, which starts at {first:,} now"
     _report(lost, f"{SKIP}, or start at another offset", fails=fails)
+
+
+def report_deletion(queue: str, start: int, end: int, *, fails: bool) -> None:
+    """Raise DataLossError if a loss of messages is an error, or else log it."""
+    lost = f"the stream {queue!r} was deleted before its messages from offset {start:,} to {end - 1:,} were read"
+    _report(lost, SKIP, fails=fails)
+
+
+def report_replacement(queue: str, offset: int, first: int, *, fails: bool) -> None:
+    """Raise DataLossError if a loss of messages is an error, or else log it."""
+    lost = (
+        f"the stream {queue!r} was deleted and declared again. The query was at offset {offset:,} of the earlier one, whose "
+        "messages from there on are lost"
+    )
+    advice = f"set failOnDataLoss to false to read the new one from offset {first:,} on (--allow-data-loss)"
+    _report(lost, advice, fails=fails)
 
 
 def report_damage(queue: str, offsets: list[int], *, fails: bool) -> None:

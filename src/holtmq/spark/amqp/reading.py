@@ -15,6 +15,11 @@ from holtmq.spark.amqp.amqp_options import BrokerOptions, Options, QueueOptions,
 from holtmq.spark.amqp.offset_options import FollowOptions, RangeOptions
 from holtmq.spark.job_announcement import require_announce
 
+MODE_REMOVED = (
+    "option 'mode' was removed: a batch always browses, because one that removed messages would lose them if it is read twice "
+    "or not to its end. Use holtmq.spark.drain(spark, queue, write, url=…), which acknowledges messages after they are "
+    "written, or archive"
+)
 BATCHES, STREAMS = "batches (spark.read)", "streams (spark.readStream)"
 Batch = TypeVar("Batch", bound=QueueOptions)
 Stream = TypeVar("Stream", bound=QueueOptions)
@@ -53,6 +58,8 @@ class Reading(Generic[Batch, Stream]):
         return self.stream.parse(given)
 
     def _require_known(self, given: Mapping[str, str]) -> None:
+        if "mode" in map(str.lower, given):
+            raise InvalidValueError(MODE_REMOVED)
         require_known(given, BrokerOptions, self.batch, self.stream)
         require_announce(BrokerOptions.parse(given))
 

@@ -11,8 +11,10 @@ from datetime import UTC, datetime, timedelta
 from holtmq.client.blocking_connection import BlockingConnection, ConnectionLostError
 from holtmq.client.delivered_offset import NotAStreamError
 from holtmq.client.offset_consumer import ConsumeFrom, OffsetConsumer, offset_of
+from holtmq.protocol.client_connection import Delivery
 from holtmq.spark.amqp.amqp_options import BrokerOptions
-from holtmq.spark.amqp.offset_position import Position
+from holtmq.spark.amqp.offset_position import Position, since
+from holtmq.spark.amqp.stream_mark import StreamMark
 
 ATTEMPTS = 10
 """Two consumers see different messages if the retention of the stream removes the first ones in between: they look again."""
@@ -29,6 +31,10 @@ class RemoteStream:
 
     def __init__(self, broker: BrokerOptions, queue: str) -> None:
         self.queue = queue
+        self.mark: StreamMark | None = None
+        """The last message that `end` has seen."""
+        self.attachments = 0
+        """How often `end` has opened a connection. From one to the next, the stream may have become another one."""
         self._broker = broker
         self._connection: BlockingConnection | None = None
         self._tail: OffsetConsumer | None = None
@@ -45,7 +51,7 @@ class RemoteStream:
             case int():
                 return position
             case timedelta():
-                return self._find_time(datetime.now(UTC) - position)
+                return self._find_time(since(position, datetime.now(UTC)))
             case _:
                 return self._find_time(position)
 
@@ -86,7 +92,22 @@ class RemoteStream:
                 return self._follow(self._tail)
             except ConnectionLostError:
                 self.close()
+        self.attachments += 1
         return self._follow(self._attach())
+
+    def is_another(self, mark: StreamMark) -> bool:
+        """Return whether the stream lacks a message that it had, or has another one at that offset.
+
+        Return False if retention has removed that message, or if it is damaged now: it is not known then.
+        """
+        with self._broker.connect("holtmq.spark") as connection:
+            found = self._delivery_from(connection, mark.offset, may_be_missing=True)
+        if found is None:
+            end = self.end()
+            return end is None or end <= mark.offset
+        if found.redelivered or offset_of(found, self.queue) != mark.offset:
+            return False
+        return StreamMark.of(found, self.queue) != mark
 
     def close(self) -> None:
         """Close the connection of the tail."""
@@ -100,10 +121,14 @@ class RemoteStream:
         return self.end() if found is None else found
 
     def _first_from(self, connection: BlockingConnection, start: ConsumeFrom, *, may_be_missing: bool) -> int | None:
-        """Return the offset of the first delivery, or None if there is none. Nothing is acknowledged."""
+        """Return the offset of the first delivery, or None if there is none."""
+        found = self._delivery_from(connection, start, may_be_missing=may_be_missing)
+        return None if found is None else offset_of(found, self.queue)
+
+    def _delivery_from(self, connection: BlockingConnection, start: ConsumeFrom, *, may_be_missing: bool) -> Delivery | None:
+        """Return the first delivery, or None if there is none. Nothing is acknowledged."""
         consumer = OffsetConsumer(connection, self.queue, start, prefetch=1)
-        has_first = consumer.has_first(may_be_missing=may_be_missing)
-        return offset_of(consumer.waiting[0], self.queue) if has_first else None
+        return consumer.waiting[0] if consumer.has_first(may_be_missing=may_be_missing) else None
 
     def _attach(self) -> OffsetConsumer:
         self._connection = self._broker.connect("holtmq.spark")
@@ -124,6 +149,14 @@ class RemoteStream:
         while True:
             if deliveries := tail.take():
                 self._end = offset_of(deliveries[-1], self.queue) + 1
+                self._note(deliveries)
             tail.settle()
             if not tail.waiting or time.monotonic() > deadline:
                 return self._end
+
+    def _note(self, deliveries: list[Delivery]) -> None:
+        """Note the last message. The report of a damaged one does not say what it was."""
+        for delivery in reversed(deliveries):
+            if not delivery.redelivered:
+                self.mark = StreamMark.of(delivery, self.queue)
+                return

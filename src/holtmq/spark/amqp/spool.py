@@ -155,7 +155,7 @@ class Spool:
         for number, names in self.segments().items():
             if number > last:
                 for name in names:
-                    self._filesystem.move(name, name.replace("/segment-", "/taken-"))
+                    self._filesystem.move(name, f"{self._path}/taken-{name.rpartition('/segment-')[2]}")
         return [Piece(name, self._rows(name), datetime.now(UTC)) for name in sorted(self._names()) if TAKEN.search(name)]
 
     def discard(self, name: str) -> None:

@@ -13,6 +13,7 @@ from typing import Any
 
 from holtmq.errors import InvalidValueError
 from holtmq.spark.amqp.offset_range import OffsetRange
+from holtmq.spark.amqp.stream_mark import StreamMark
 
 EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 
@@ -28,6 +29,10 @@ class StreamProgress:
     """How many offsets all micro-batches had so far."""
     planned_us: int = 0
     """When the micro-batch was planned. It is the time of receipt of its rows, which must be the same if it runs again."""
+    restarts: Mapping[str, int] = field(default_factory=dict)
+    """How often a stream was deleted and declared again. The new one may start at the same offset."""
+    marks: Mapping[str, StreamMark] = field(default_factory=dict)
+    """The last message of each stream when the micro-batch was planned."""
 
     @classmethod
     def parse(cls, stored: Mapping[str, Any]) -> StreamProgress:
@@ -37,7 +42,8 @@ class StreamProgress:
                 f"the checkpoint contains no offsets of stream queues, but {', '.join(stored)}: it belongs to a query on other "
                 "queues. Use another checkpoint"
             )
-        return cls(**stored)
+        marks = {queue: StreamMark(*mark) for queue, mark in stored.get("marks", {}).items()}
+        return cls(**{**stored, "marks": marks})
 
     def to_dict(self) -> dict[str, Any]:
         """Return the offset as Spark stores it. Equal offsets are equal as JSON text."""
@@ -46,11 +52,18 @@ class StreamProgress:
             "starts": dict(sorted(self.starts.items())),
             "messages": self.messages,
             "planned_us": self.planned_us,
+            "restarts": dict(sorted(self.restarts.items())),
+            "marks": {queue: [mark.offset, mark.digest] for queue, mark in sorted(self.marks.items())},
         }
 
     def starting(self, queue: str, offset: int) -> StreamProgress:
         """Return the progress with a stream that starts, or starts again, at this offset."""
-        return replace(self, offsets={**self.offsets, queue: offset}, starts={**self.starts, queue: offset})
+        restarts = {**self.restarts, queue: self.restarts.get(queue, 0) + 1} if queue in self.offsets else self.restarts
+        return replace(self, offsets={**self.offsets, queue: offset}, starts={**self.starts, queue: offset}, restarts=restarts)
+
+    def marked(self, marks: Mapping[str, StreamMark]) -> StreamProgress:
+        """Return the progress with the last message of each of these streams."""
+        return replace(self, marks={**self.marks, **marks})
 
     def lags(self, ends: Mapping[str, int]) -> dict[str, int]:
         """Return how many offsets are left in each stream."""
@@ -62,20 +75,25 @@ class StreamProgress:
         taken = lags if most is None else _shares(lags, most)
         if not any(taken.values()):
             return self
-        return StreamProgress(
-            {queue: offset + taken.get(queue, 0) for queue, offset in self.offsets.items()},
-            self.starts,
-            self.messages + sum(taken.values()),
-            (now - EPOCH) // timedelta(microseconds=1),
+        return replace(
+            self,
+            offsets={queue: offset + taken.get(queue, 0) for queue, offset in self.offsets.items()},
+            messages=self.messages + sum(taken.values()),
+            planned_us=(now - EPOCH) // timedelta(microseconds=1),
         )
 
     def ranges_since(self, start: StreamProgress) -> Iterable[OffsetRange]:
         """Yield the range of each stream in the micro-batch that ends here."""
         planned_at = EPOCH + timedelta(microseconds=self.planned_us)
         for queue, end in sorted(self.offsets.items()):
-            is_known = queue in start.offsets and start.starts[queue] == self.starts[queue]
-            first = start.offsets[queue] if is_known else self.starts[queue]
+            first = start.offsets[queue] if self._continues(start, queue) else self.starts[queue]
             yield OffsetRange(queue, first, end, planned_at)
+
+    def _continues(self, start: StreamProgress, queue: str) -> bool:
+        """Return whether the micro-batch goes on in a stream where an earlier one ended."""
+        if queue not in start.offsets:
+            return False
+        return (start.starts[queue], start.restarts.get(queue)) == (self.starts[queue], self.restarts.get(queue))
 
 
 def _shares(lags: Mapping[str, int], most: int) -> dict[str, int]:

@@ -56,4 +56,5 @@ class StreamQueueReader(DataSourceReader):
         start, end = first if start is None else start, latest if end is None else min(end, latest)
         if start < first:
             report_loss(queue, start, first, fails=self._options.fail_on_data_loss)
-        return OffsetRange(queue, max(start, first), end, now)
+        start = max(start, first)
+        return OffsetRange(queue, start, max(start, end), now)  # a start may be in the future
