@@ -45,7 +45,7 @@ def look(place: str | Path, query: str, parameters: Sequence[Any] = ()) -> list[
     import psycopg
 
     url = DatabaseUrl.parse(str(place))
-    with psycopg.connect(url.conninfo, autocommit=True, options=f"-c search_path={url.schema}") as connection:
+    with psycopg.connect(url.conninfo, autocommit=True, options=f"-c search_path={url.quoted_schema}") as connection:
         cursor = connection.execute(query.replace("?", "%s"), parameters or None)
         return cursor.fetchall() if cursor.description else []
 

@@ -62,6 +62,23 @@ except HoltmqError as error:
     assert "pip install google-re2" in run_without_packages(program)
 
 
+def test_a_database_names_the_package_that_it_needs() -> None:
+    program = """
+import holtmq
+from holtmq.store.opening import open_journal, watch_owner
+for use in (holtmq.open, lambda url: open_journal(url, "full", "amqp://here"), watch_owner):
+    try:
+        use("postgresql://u:s3cret@127.0.0.1/db")
+    except holtmq.HoltmqError as error:
+        print(error)
+"""
+    said = run_without_packages(program)
+    assert (
+        said.splitlines()
+        == ["a PostgreSQL store needs psycopg (No module named 'psycopg'): pip install 'holtmq[postgres]'"] * 3
+    )
+
+
 def test_the_core_imports_no_installed_package() -> None:
     program = """
 import sys, holtmq, holtmq.routing.check, holtmq.routing.draft, holtmq.broker.broker, holtmq.client.publisher, holtmq.config

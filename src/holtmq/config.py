@@ -114,7 +114,10 @@ class Config:
         _require_range("max_message_bytes", self.max_message_bytes, 1, 2**31)
         _require_range("max_connections", self.max_connections, 1, 2**31)
         _require_range("max_http_connections", self.max_http_connections, 1, 2**31)
-        if self.standby and not is_url(self.data):
+        is_database = is_url(self.data)
+        if is_database:
+            DatabaseUrl.parse(self.data)  # its errors come at once
+        if self.standby and not is_database:
             raise InvalidValueError(f"a standby needs a PostgreSQL database, got the file {self.data!r} as data")
         _require_networks("trusted_proxies", self.trusted_proxies)
         _require_range("disk_free_bytes", self.disk_free_bytes, 0, 2**63 - 1)

@@ -186,7 +186,12 @@ class StoreVersionError(StoreError):
 
 
 class StoreOwnedError(StoreError):
-    """The file is in use by a running broker, or a broker cannot start because the embedded library has it open."""
+    """The file is in use by a broker or a copy, or one of them cannot start because the embedded library has it open."""
+
+    def __init__(self, message: str, owner: str | None = None) -> None:
+        super().__init__(message)
+        self.owner = owner
+        """The address of the broker, or the name of the copy. None if it is neither."""
 
 
 class StoreReplacedError(StoreError):

@@ -19,6 +19,7 @@ from holtmq.broker.queued_message import QueuedMessage
 from holtmq.broker.stream_row import StreamRow
 from holtmq.server.startup import recover
 from holtmq.steps import complete
+from holtmq.store.sql.batch_journal import BatchJournal
 from holtmq.store.sqlite.database import SqliteDatabase
 from holtmq.store.sqlite.file_store import file_journal
 from holtmq.table import FieldValue
@@ -117,13 +118,16 @@ class Bench:
     """A broker with its journal and its clock."""
 
     def __init__(self, path: str | Path = ":memory:", now_ms: int = START_MS) -> None:
-        self.database = SqliteDatabase(path)
-        self.journal = file_journal(self.database)
+        self.journal = self._open(path)
         self.broker = Broker(self.journal)
         self.now_ms = now_ms
         self.broker.begin(self.now_ms)
         recover(self.broker, self.journal)
         self.turn()
+
+    def _open(self, path: str | Path) -> BatchJournal:
+        self.database = SqliteDatabase(path)
+        return file_journal(self.database)
 
     def client(self) -> Client:
         return Client(self)

@@ -6,6 +6,7 @@ import io
 import json
 import os
 import pty
+import re
 import select
 import subprocess
 import sys
@@ -299,7 +300,9 @@ def test_definitions_explain_and_status(cli: Cli, node: Node, tmp_path: Path) ->
     shown = cli("status")
     assert "HoltMQ" in shown
     assert "listeners" in shown
-    assert cli.json("status")["object_totals"]["queues"] == 2
+    assert re.search(r"^role +active$", shown, re.MULTILINE)
+    found = cli.json("status")
+    assert (found["role"], found["object_totals"]["queues"]) == ("active", 2)
 
 
 def test_connections_are_listed_and_closed(cli: Cli, node: Node) -> None:

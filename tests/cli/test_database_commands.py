@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import sqlite3
+from contextlib import closing
 from pathlib import Path
 from typing import Any
 
@@ -13,6 +14,7 @@ import holtmq
 from holtmq.cli.main import main
 from tests.peers.peer import POSTGRES
 from tests.peers.postgres import Postgres, running_postgres
+from tests.places import database_at
 
 pytestmark = pytest.mark.peer(POSTGRES)
 
@@ -62,6 +64,18 @@ def test_a_schema_that_has_no_installation_is_not_created_by_a_look(
         assert connection.execute("SELECT to_regnamespace(%s)", (schema,)).fetchone() == (None,)
 
 
+def test_commands_other_than_serve_do_not_advise_to_start_a_standby(
+    url: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    target = str(tmp_path / "copy.db")
+    with closing(database_at(url, owner="amqp://here")):
+        for command in (["queue", "list", url], ["explain", "x", "k", "--data", url], ["vacuum", url], ["copy", url, target]):
+            assert main(command) == 1
+            said = capsys.readouterr().err
+            assert "is in use by the broker at amqp://here; connect to that broker, or stop it" in said
+            assert "standby" not in said
+
+
 def test_copy_tells_what_was_copied(url: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     with holtmq.open(tmp_path / "shop.db") as mq:
         mq.queue("q").put_many([("m", "k")] * 3)
@@ -74,6 +88,10 @@ def test_copy_tells_what_was_copied(url: str, tmp_path: Path, capsys: pytest.Cap
         "queues": [{"vhost": "/", "queue": "q", "ready": 2, "locked": 1, "done": 0, "failed": 0, "dead": 0, "damaged": 0}],
         "streams": [{"vhost": "/", "stream": "events", "messages": 5}],
     }
+    assert main(["copy", url, str(tmp_path / "back.db")]) == 0
+    assert "8 messages were already copied" in " ".join(capsys.readouterr().out.split())
+    with holtmq.open(tmp_path / "back.db") as mq:
+        mq.queue("q").put("another")
     assert main(["copy", url, str(tmp_path / "back.db")]) == 1
     assert "has content of its own" in capsys.readouterr().err
 

@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 import os
+import re
 import sqlite3
 from collections.abc import Callable
+from contextlib import closing
+from dataclasses import replace
 from datetime import UTC, datetime
 from itertools import count
 from pathlib import Path
@@ -14,17 +17,22 @@ import pytest
 
 import holtmq
 from holtmq.accounts import Permission, User
+from holtmq.config import Config
 from holtmq.embedded.copying import copy
-from holtmq.errors import InvalidValueError, NotAStoreError, StoreError, StoreOwnedError
+from holtmq.errors import InvalidValueError, NotAStoreError, StoreError, StoreOwnedError, StoreUnknownError
+from holtmq.server.startup import open_broker
+from holtmq.store.opening import watch_owner
 from holtmq.store.sql import store_copy as copying
 from holtmq.store.sql.account_store import SqlAccounts
 from holtmq.store.sql.declarations import SqlDeclarations
 from holtmq.table import Table
 from holtmq.topology import Parameter, Policy
+from tests.cutting_proxy import cutting_proxy
 from tests.embedded.conftest import Clock
 from tests.embedded.test_processes import in_child
 from tests.peers.peer import POSTGRES
 from tests.peers.postgres import Postgres
+from tests.places import database_at, look, look_for_one
 
 pytestmark = pytest.mark.peer(POSTGRES)
 
@@ -161,14 +169,90 @@ def test_an_unfinished_copy_has_no_queues_and_is_no_source(
     fill(source, clock)
     monkeypatch.setattr(copying, "MOST_AT_ONCE", 10)
     stop_after_some(source, target)
-    with holtmq.open(target) as mq:
-        assert mq.topology().queues == ()
+    assert look_for_one(target, "SELECT count(*) FROM queues") == 0
     with pytest.raises(StoreError, match="is an unfinished copy"):
         copy(target, places("file"))
     with holtmq.open(source, clock=clock) as mq:
         mq.queue("a").put("one more")
     with pytest.raises(StoreError, match="has changed since"):
         copy(source, target)
+
+
+@pytest.mark.parametrize("kind", ["file", "postgres"])
+def test_nobody_uses_an_unfinished_copy_and_it_can_be_finished(
+    places: Callable[[str], str], clock: Clock, kind: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    source, target = places("file"), places(kind)
+    fill(source, clock)
+    before = content(source, clock)
+    monkeypatch.setattr(copying, "MOST_AT_ONCE", 10)
+    stop_after_some(source, target)
+    for use in (holtmq.open, holtmq.Topology.load, serve):
+        with pytest.raises(StoreOwnedError, match="is an unfinished copy; run `holtmq copy` again"):
+            use(target)
+    copy(source, target)
+    assert content(target, clock) == before
+
+
+def serve(path: str) -> None:
+    """Open a store as a broker does."""
+    open_broker(Config(data=path), "amqp://here", 0)
+
+
+def test_a_standby_waits_for_the_end_of_an_unfinished_copy(
+    places: Callable[[str], str], clock: Clock, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    source, target = places("file"), places("postgres")
+    fill(source, clock)
+    monkeypatch.setattr(copying, "MOST_AT_ONCE", 10)
+    stop_after_some(source, target)
+    with closing(watch_owner(target)) as watch:
+        assert "an unfinished copy" in str(watch.look())
+        copy(source, target)
+        assert watch.look() is None
+
+
+@pytest.mark.parametrize("kinds", [("file", "file"), ("file", "postgres"), ("postgres", "file")])
+def test_a_copy_that_is_complete_says_so_when_it_is_made_again(
+    places: Callable[[str], str], clock: Clock, kinds: tuple[str, str]
+) -> None:
+    source, target = map(places, kinds)
+    fill(source, clock)
+    first = copy(source, target)
+    steps: list[tuple[int, int]] = []
+    again = copy(source, target, lambda done, total: steps.append((done, total)))
+    assert again == replace(first, was_complete=True)
+    assert [done for done, total in steps] == [total for done, total in steps]
+
+
+@pytest.mark.parametrize("kind", ["file", "postgres"])
+@pytest.mark.parametrize("change", ["stream_contents SET content = ?", "messages SET body = ?"])
+def test_a_copy_that_differs_in_content_alone_is_no_complete_copy(
+    places: Callable[[str], str], clock: Clock, kind: str, change: str
+) -> None:
+    source, target = places("file"), places(kind)
+    fill(source, clock)
+    copy(source, target)
+    look(target, f"UPDATE {change}", (b"other",))
+    with pytest.raises(StoreError, match="has content of its own"):
+        copy(source, target)
+
+
+def test_a_copy_whose_last_answer_was_lost_is_found_complete(
+    postgres: Postgres, places: Callable[[str], str], clock: Clock
+) -> None:
+    source = places("file")
+    fill(source, clock)
+    with cutting_proxy(postgres.port) as proxy:
+        target = postgres.url(port=proxy.port)
+
+        def cut_at_the_end(done: int, total: int) -> None:
+            if done == total:
+                proxy.cut_at(b"COMMIT", "answer")
+
+        with pytest.raises(StoreUnknownError):
+            copy(source, target, cut_at_the_end)
+        assert copy(source, target).was_complete
 
 
 def stop_after_some(source: str, target: str) -> None:
@@ -201,6 +285,31 @@ def test_a_store_that_is_open_elsewhere_is_not_copied(places: Callable[[str], st
         copy(source, target)
 
 
+@pytest.mark.parametrize("kind", ["file", "postgres"])
+def test_a_store_is_not_copied_to_itself_however_it_is_named(
+    places: Callable[[str], str], clock: Clock, kind: str, tmp_path: Path
+) -> None:
+    source = places(kind)
+    fill(source, clock)
+    (tmp_path / "link").symlink_to(tmp_path)
+    again = source.replace("127.0.0.1", "localhost") if kind == "postgres" else str(tmp_path / "link" / Path(source).name)
+    with pytest.raises(InvalidValueError, match=f"cannot be copied to itself: {re.escape(again)} is the same store"):
+        copy(source, again)
+
+
+@pytest.mark.parametrize("kind", ["file", "postgres"])
+def test_a_store_that_is_being_copied_is_refused_with_who_copies_it(
+    places: Callable[[str], str], clock: Clock, kind: str
+) -> None:
+    source = places(kind)
+    fill(source, clock)
+    owner = "holtmq copy (process 1 on another machine)"
+    with closing(database_at(source, owner=owner)):
+        for use in (holtmq.open, lambda path: copy(path, places("file"))):
+            with pytest.raises(StoreOwnedError, match=f"is being copied by {re.escape(owner)}; wait until that has finished"):
+                use(source)
+
+
 def test_nobody_opens_a_store_while_it_is_copied(places: Callable[[str], str], clock: Clock) -> None:
     source, target = places("postgres"), places("file")
     fill(source, clock)
@@ -223,12 +332,10 @@ def test_a_copy_that_lacks_a_message_is_not_completed(
     fill(source, clock)
     monkeypatch.setattr(copying, "MOST_AT_ONCE", 10)
     stop_after_some(source, target)
-    with holtmq.open(target) as mq, mq.database.transaction() as connection:
-        connection.execute("DELETE FROM deliveries WHERE message_id = (SELECT min(message_id) FROM deliveries)")
+    look(target, "DELETE FROM deliveries WHERE message_id = (SELECT min(message_id) FROM deliveries)")
     with pytest.raises(StoreError, match="start the copy again"):
         copy(source, target)
-    with holtmq.open(target) as mq:
-        assert mq.topology().queues == ()
+    assert look_for_one(target, "SELECT count(*) FROM queues") == 0
 
 
 def test_a_source_must_exist(places: Callable[[str], str], tmp_path: Path) -> None:

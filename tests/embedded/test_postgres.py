@@ -5,8 +5,10 @@ from __future__ import annotations
 import os
 import threading
 import time
+import traceback
 from collections.abc import Callable, Iterator
-from contextlib import suppress
+from contextlib import ExitStack, closing, suppress
+from pathlib import Path
 from typing import Any
 
 import psycopg
@@ -18,6 +20,7 @@ from holtmq.errors import (
     InvalidValueError,
     LeaseLostError,
     NotAStoreError,
+    StoreBusyError,
     StoreClosedError,
     StoreError,
     StoreLostError,
@@ -26,12 +29,15 @@ from holtmq.errors import (
     StoreUnknownError,
     StoreVersionError,
 )
-from holtmq.store.postgres import table_sweeper
+from holtmq.store.opening import open_journal
+from holtmq.store.postgres import postgres_database, table_sweeper
+from holtmq.store.postgres.postgres_connection import connect
 from tests.cutting_proxy import CuttingProxy, cutting_proxy
 from tests.deadline import PATIENCE_S, eventually
 from tests.embedded.test_processes import in_child, in_children, numbers, say
 from tests.peers.peer import POSTGRES
-from tests.peers.postgres import Postgres, postgres_folder, running_postgres
+from tests.peers.postgres import QUICK, Postgres, postgres_folder, running_postgres
+from tests.places import look, look_for_one
 from tests.ports import port_of, reserve_port
 
 pytestmark = pytest.mark.peer(POSTGRES)
@@ -694,16 +700,87 @@ def test_a_wrong_password_a_missing_user_and_a_missing_database_are_refused_with
             assert "s3cret" not in f"{mq!r} {mq.path} {mq.queue('q')!r} {mq.database.url!r}"
 
 
+def test_a_server_without_a_free_connection_is_reported_as_one_that_cannot_be_reached_for_now() -> None:
+    settings = {**QUICK, "max_connections": "5", "superuser_reserved_connections": "2", "max_wal_senders": "0"}
+    with running_postgres(settings) as server:
+        with server.connect() as connection:
+            connection.execute("CREATE ROLE worker LOGIN CONNECTION LIMIT 1")
+            connection.execute("CREATE ROLE other LOGIN")
+            for name, owner in (("shop", "worker"), ("other", "other")):
+                connection.execute(f"CREATE SCHEMA {name} AUTHORIZATION {owner}")
+        url = server.url("shop").replace("holtmq@", "worker@")
+        with holtmq.open(url) as mq:
+            queue = mq.queue("q")
+            with pytest.raises(StoreLostError, match=r"has no connection left .*too many connections for role"):
+                holtmq.open(url)
+            with server.connect() as connection:
+                connection.execute("SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE usename = 'worker'")
+            taken = eventually(lambda: connected(url), "the session to end")
+            assert taken is not None
+            late = threading.Thread(target=queue.put, args=("m",))
+            late.start()
+            taken.close()
+            late.join()
+            assert queue.size() == 1
+            others = server.url("other").replace("holtmq@", "other@")
+            with ExitStack() as stack:
+                for _ in range(2):  # of three connections for all roles but superusers, one is taken
+                    stack.enter_context(holtmq.open(others))
+                with pytest.raises(StoreLostError, match=r"has no connection left .*connection slots"):
+                    holtmq.open(others)
+
+
+def connected(url: str) -> psycopg.Connection[Any] | None:
+    try:
+        return psycopg.connect(DatabaseUrl.parse(url).conninfo)
+    except psycopg.OperationalError:
+        return None
+
+
 def test_a_server_that_does_not_answer_is_reported_at_once() -> None:
     with pytest.raises(StoreLostError, match="cannot be reached"):
         holtmq.open("postgresql://nobody:s3cret@127.0.0.1:1/nothing")
 
 
-@pytest.mark.parametrize("url", ["postgresql://u:p/ss@host/db", "postgresql://u:p#ss@host/db", "postgresql://u:p?ss@host/db"])
-def test_a_password_that_is_not_escaped_is_refused_and_not_shown(url: str) -> None:
+@pytest.mark.parametrize("secret", ["p/ss", "p#ss", "p?ss", "p@ss", "p%zzss", "p%00ss", "p ss"])
+def test_a_password_that_is_not_escaped_is_refused_and_not_shown(secret: str) -> None:
     with pytest.raises(InvalidValueError, match="percent-encoding") as caught:
-        holtmq.open(url)
+        holtmq.open(f"postgresql://u:{secret}@host/db")
     assert "ss" not in str(caught.value).replace("password", "")
+
+
+@pytest.mark.parametrize(
+    ("url", "reason"),
+    [
+        ("postgresql://[::1/db", "has a host that is not a name"),
+        ("postgresql://u:s3cret@[::1/db", "has a host that is not a name"),
+        ("postgresql://u:s3cret/db", "has a host that is not a name"),
+        ("postgresql://u:s3cret@h/db?passwrod=s3cret", 'invalid URI query parameter: "passwrod"'),
+        ("postgresql://u:s3cret@h/db?sslmode", "it is malformed"),
+        ("postgresql+psycopg://u:s3cret@h/db", "begins with postgresql\\+psycopg://"),
+        ("mysql://u:s3cret@h/db", "begins with mysql://"),
+        ("postgresql:/u:s3cret@h/db", "begins with postgresql:/"),
+        ("postgresql:u:s3cret@h", "begins with postgresql:"),
+        ("u:s3cret://h", "begins with u:"),
+        ("/u:s3cret://h", "with :// in it"),
+        (Path("postgresql://u:s3cret@h/db"), "a Path that begins with postgresql:/"),
+        (Path("mysql://u:s3cret@h/db"), "a Path that begins with mysql:/"),
+    ],
+)
+def test_a_url_that_is_not_one_of_postgresql_is_never_a_file_and_shows_no_password(
+    url: str | Path, reason: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    for use in (holtmq.open, holtmq.Topology.load, lambda url: open_journal(url, "full", "amqp://here")):
+        with pytest.raises(InvalidValueError, match=reason) as caught:
+            use(url)
+        assert "s3cret" not in "".join(traceback.format_exception(caught.value))
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_the_scheme_of_a_url_may_have_capitals_and_its_password_a_bracket(url: str) -> None:
+    with holtmq.open(url.replace("postgresql://holtmq@", "POSTGRESQL://holtmq:p[ss@")) as mq:
+        assert mq.path == url
 
 
 @pytest.mark.parametrize(
@@ -733,6 +810,13 @@ def test_what_libpq_gets_and_what_people_see(url: str, conninfo: str, shown: str
     assert "p@" not in repr(parsed)
 
 
+def test_a_server_that_is_too_old_is_refused(url: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    assert postgres_database.OLDEST_VERSION == 13
+    monkeypatch.setattr(postgres_database, "OLDEST_VERSION", 99)
+    with pytest.raises(StoreError, match=r"has PostgreSQL \d\d; expected version 99 or later"):
+        holtmq.open(url)
+
+
 def test_a_schema_of_another_program_is_refused(postgres: Postgres) -> None:
     for columns in ("schema_version integer, other integer", "x integer"):
         url = postgres.url()
@@ -755,7 +839,9 @@ def test_a_schema_of_a_newer_version_is_refused(postgres: Postgres, url: str) ->
         holtmq.open(url)
 
 
-def test_a_read_only_replica_is_refused(postgres: Postgres) -> None:
+@pytest.fixture(scope="module")
+def servers() -> Iterator[tuple[Postgres, Postgres]]:
+    """A primary server with a schema `shop`, and its read-only replica."""
     with running_postgres({"wal_level": "replica", "max_wal_senders": "4", "fsync": "off"}) as primary:
         holtmq.open(primary.url("shop")).close()
         with postgres_folder() as folder, reserve_port() as reserved:
@@ -763,16 +849,84 @@ def test_a_read_only_replica_is_refused(postgres: Postgres) -> None:
             replica.follow(primary, "replica")
             replica.start()
             try:
-                with pytest.raises(StoreReadOnlyError, match="read-only replica; expected the primary server"):
-                    holtmq.open(replica.url("shop"))
+                yield primary, replica
             finally:
                 replica.stop()
 
 
-@pytest.mark.parametrize("name", ["Shop", "pg_shop", "1", "a-b", "a;b", "x" * 60])
+def test_a_read_only_replica_is_refused(servers: tuple[Postgres, Postgres]) -> None:
+    _, replica = servers
+    with pytest.raises(StoreReadOnlyError, match="read-only replica; expected the primary server"):
+        holtmq.open(replica.url("shop"))
+
+
+def test_the_primary_server_is_found_wherever_the_hosts_are_named(servers: tuple[Postgres, Postgres]) -> None:
+    primary, replica = servers
+    hosts, ports = "127.0.0.1,127.0.0.1", f"{replica.port},{primary.port}"
+    for url in (
+        f"postgresql://holtmq@127.0.0.1:{replica.port},127.0.0.1:{primary.port}/postgres?schema=shop",
+        f"postgresql:///postgres?schema=shop&user=holtmq&host={hosts}&port={ports}",
+        f"postgresql:///postgres?schema=shop&user=holtmq&host={hosts}&port={ports}&target_session_attrs=primary",
+    ):
+        with holtmq.open(url) as mq:
+            mq.queue("q").put("m")
+
+
+def test_hosts_that_are_all_replicas_are_told_from_hosts_that_cannot_be_reached(servers: tuple[Postgres, Postgres]) -> None:
+    _, replica = servers
+    url = f"postgresql://holtmq@127.0.0.1:{replica.port},127.0.0.1:{{}}/postgres?schema=shop"
+    with pytest.raises(StoreReadOnlyError, match="all hosts are read-only replicas"):
+        holtmq.open(url.format(replica.port))
+    with pytest.raises(StoreLostError, match="cannot be reached"):
+        holtmq.open(url.format(1))
+
+
+def test_the_options_of_the_url_and_of_the_environment_come_before_ours(url: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("PGAPPNAME", "from the environment")
+    given = {"connect_timeout": "7", "keepalives_idle": "3", "tcp_user_timeout": "5000"}
+    options = "&".join(f"{name}={value}" for name, value in given.items())
+    with closing(connect(DatabaseUrl.parse(f"{url}&{options}"), 30)) as connection:
+        found = connection.info.get_parameters()
+    assert {name: found[name] for name in given} == given
+    assert (found["application_name"], found["keepalives_interval"]) == ("from the environment", "5")
+
+
+def test_a_timeout_of_zero_does_not_wait(url: str) -> None:
+    with holtmq.open(url) as mq, holtmq.open(url, timeout_s=0) as other:
+        with other.database.lock() as connection:
+            assert connection.fetch("SHOW lock_timeout") == [("1ms",)]
+        with mq.transaction():
+            mq.declare_queue("q")
+            with pytest.raises(StoreBusyError):
+                other.declare_queue("q")
+
+
+@pytest.mark.parametrize("name", ["Shop", "pg_shop", "1", "a-b", "a;b", "x" * 52, ""])
 def test_a_schema_has_a_plain_name(postgres: Postgres, name: str) -> None:
-    with pytest.raises(InvalidValueError, match="schema must consist of"):
-        holtmq.open(postgres.url(name))
+    with pytest.raises(
+        InvalidValueError, match="at most 51 lower-case letters, digits and underscores, and not begin with a digit"
+    ):
+        holtmq.open(postgres.url().rpartition("=")[0] + f"={name}")
+
+
+@pytest.mark.parametrize("name", ["user", "order", "group", "table", "default", "select", "x" * 51])
+def test_a_schema_may_have_any_plain_name_even_a_reserved_word(postgres: Postgres, name: str) -> None:
+    if name == "default":
+        look(postgres.url("public"), 'CREATE SCHEMA "default"')
+    with holtmq.open(postgres.url(name)) as mq:
+        mq.queue("q").put("m")
+        assert mq.database.size() > 0
+        mq.vacuum()
+        message = mq.queue("q").pop()
+        assert message is not None
+        message.ack()
+    tables = "SELECT count(*) FROM pg_tables WHERE tablename = 'deliveries' AND schemaname = ?"
+    assert [look_for_one(postgres.url(name), tables, (schema,)) for schema in (name, "public")] == [1, 0]
+
+
+def test_a_second_schema_in_the_url_is_refused(url: str) -> None:
+    with pytest.raises(InvalidValueError, match="has schema= 2 times"):
+        holtmq.open(f"{url}&schema=other")
 
 
 # What is put

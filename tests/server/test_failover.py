@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
+import re
 import subprocess
 import sys
 import threading
 from collections.abc import Iterator
 from contextlib import closing, contextmanager
+from itertools import count
 from pathlib import Path
 from typing import TYPE_CHECKING
 from urllib.error import HTTPError
@@ -15,7 +18,11 @@ from urllib.request import Request, urlopen
 
 import pytest
 
-from holtmq.errors import StoreError, StoreFencedError, StoreLostError, StoreUnknownError
+from holtmq.cli.main import main
+from holtmq.config import Config
+from holtmq.database_url import DatabaseUrl
+from holtmq.errors import StoreError, StoreFencedError, StoreLostError, StoreRefusedError, StoreUnknownError
+from holtmq.server.standby import Standby
 from holtmq.steps import complete
 from holtmq.store.sql.batch_journal import BatchJournal
 from holtmq.topology import Queue
@@ -43,15 +50,24 @@ def url(postgres: Postgres) -> str:
 def test_a_second_broker_is_refused_with_the_address_of_the_first(url: str) -> None:
     with (
         broker_process(url) as broker,
-        pytest.raises(RuntimeError, match=f"in use by the broker at amqp://127.0.0.1:{broker.port}"),
+        pytest.raises(RuntimeError, match=f"in use by the broker at amqp://127.0.0.1:{broker.port}; .*started with --standby"),
     ):
         BrokerProcess(url)
 
 
-def test_the_standby_takes_over_from_a_frozen_broker_which_becomes_a_standby(postgres: Postgres, tmp_path: Path) -> None:
+def test_the_standby_takes_over_from_a_frozen_broker_which_becomes_a_standby(
+    postgres: Postgres, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     from tests.server.pair import pair_of_brokers
 
     with pair_of_brokers(postgres, tmp_path) as pair:
+        address = f"http://127.0.0.1:{pair.other.http_port}"
+        assert main(["status", "--http-url", address, "--json"]) == 0
+        shown = json.loads(capsys.readouterr().out)
+        assert shown["role"] == "standby"
+        assert re.fullmatch(rf"this broker is a standby: \S+ is owned by amqp://127.0.0.1:{pair.port}", shown["reason"])
+        assert main(["status", "--http-url", address]) == 0
+        assert "".join(capsys.readouterr().out.split()) == "".join(shown["reason"].split())
         assert health(pair.active.http_port) == (200, "ok")
         status, reason = health(pair.other.http_port)
         assert status == 503
@@ -274,9 +290,9 @@ def test_nothing_confirmed_is_lost_when_a_replica_is_promoted(tmp_path: Path) ->
             replica.stop("immediate")
 
 
-def start(url: str) -> str:
+def start(url: str, *options: str) -> str:
     """Start a broker that cannot start, and return what it says."""
-    command = [sys.executable, "-m", "holtmq", "serve", "--data", url, "--amqp-port", "0", "--http-port", "-1"]
+    command = [sys.executable, "-m", "holtmq", "serve", "--data", url, "--amqp-port", "0", "--http-port", "-1", *options]
     done = subprocess.run(command, capture_output=True, text=True, timeout=PATIENCE_S, check=False)
     assert done.returncode == 1
     assert done.stdout == ""
@@ -315,14 +331,106 @@ def test_no_password_is_shown(postgres: Postgres, url: str) -> None:
         assert "s3cret" not in log
 
 
-def test_a_replica_is_refused(tmp_path: Path) -> None:
+def test_a_standby_that_is_refused_from_the_beginning_ends_with_a_clear_error(postgres: Postgres, url: str) -> None:
+    assert 'role "nobody" does not exist' in start(url.replace("holtmq@", "nobody:s3cret@"), "--standby")
+    assert 'database "none" does not exist' in start(url.replace("/postgres?", "/none?"), "--standby")
+
+
+def test_a_standby_that_is_refused_later_waits(postgres: Postgres, url: str) -> None:
+    with role(postgres) as name, closing(journal_on(database_at(url, owner="amqp://here"))) as journal:
+        look(url, f"GRANT holtmq TO {name}")
+        standby, reasons = Standby(Config(data=url.replace("holtmq@", f"{name}@"), standby=True, http_port=-1)), []
+
+        def on_waiting(reason: str) -> None:
+            reasons.append(reason)
+            if len(reasons) == 1:
+                look(url, f"ALTER ROLE {name} NOLOGIN")
+                look(url, "SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE usename = ?", (name,))
+            elif "is not permitted to log in" in reason:
+                look(url, f"ALTER ROLE {name} LOGIN")
+                journal.close()
+
+        asyncio.run(standby.wait(on_waiting))
+        assert reasons[0].endswith("is owned by amqp://here")
+        assert any("is not permitted to log in" in reason for reason in reasons)
+
+
+@contextmanager
+def role(postgres: Postgres) -> Iterator[str]:
+    """A role that is no superuser, and that has rights to nothing."""
+    name = f"role_{next(_numbers)}"
+    with postgres.connect() as connection:
+        connection.execute(f"CREATE ROLE {name} LOGIN")
+        try:
+            yield name
+        finally:
+            connection.execute(f"DROP OWNED BY {name} CASCADE")
+            connection.execute(f"DROP ROLE {name}")
+
+
+_numbers = count(1)
+
+
+def test_a_standby_that_cannot_see_the_sessions_of_the_owner_is_refused(
+    postgres: Postgres, url: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from holtmq.store.postgres import ownership_watch as ownership
+
+    schema = DatabaseUrl.parse(url).schema
+    with role(postgres) as ours, role(postgres) as theirs:
+        look(url, f"CREATE SCHEMA {schema} AUTHORIZATION {theirs}")
+        owner = url.replace("holtmq@", f"{theirs}@")
+        with (
+            closing(journal_on(database_at(owner, owner="amqp://here"))),
+            closing(ownership.OwnershipWatch(url.replace("holtmq@", f"{ours}@"))) as watch,
+        ):
+            look(url, f"GRANT USAGE ON SCHEMA {schema} TO {ours}")
+            look(url, f"GRANT SELECT ON ALL TABLES IN SCHEMA {schema} TO {ours}")
+            expected = (
+                f"owned by amqp://here with the role '{theirs}', whose sessions the role '{ours}' of this standby may not"
+            )
+            with pytest.raises(StoreRefusedError, match=expected):
+                watch.look()
+            look(url, f"GRANT pg_read_all_stats, pg_signal_backend TO {ours}")
+            assert watch.look() == "amqp://here"
+            monkeypatch.setattr(ownership, "SILENCE_S", 0.0)
+            eventually(lambda: watch.look() is None, "the owner to lose its session")
+
+
+def test_a_standby_that_cannot_take_over_waits_again(postgres: Postgres, url: str, tmp_path: Path) -> None:
+    import holtmq
+    from tests.peers.tcp_proxy import TcpProxy
+    from tests.server.pair import Contender
+
+    with role(postgres) as name:
+        look(url, f"CREATE SCHEMA {DatabaseUrl.parse(url).schema} AUTHORIZATION {name}")
+        theirs = url.replace("holtmq@", f"{name}@")
+        with holtmq.open(theirs) as mq:
+            mq.declare_stream("events")  # which the broker reads through a second connection
+        look(url, f"ALTER ROLE {name} CONNECTION LIMIT 1")
+        with closing(Contender(theirs, tmp_path / "log", TcpProxy(postgres.port))) as broker:
+            eventually(lambda: "is a standby again" in broker.log.read_text(), "the broker to fail to take over")
+            assert "has no connection left" in broker.log.read_text()
+            look(url, f"ALTER ROLE {name} CONNECTION LIMIT -1")
+            eventually(lambda: broker.is_active, "the broker to take over")
+
+
+def test_a_replica_is_refused_and_a_standby_waits_for_its_promotion(tmp_path: Path) -> None:
     from tests.peers.postgres import QUICK, Postgres, postgres_folder, running_postgres
+    from tests.peers.tcp_proxy import TcpProxy
+    from tests.server.pair import Contender
 
     with running_postgres() as primary, postgres_folder() as folder, reserve_port() as reserved:
         replica = Postgres(folder, port_of(reserved), QUICK)
         replica.follow(primary, "replica")
         replica.start()
         try:
-            assert "read-only replica" in start(replica.url())
+            url = replica.url()
+            assert "read-only replica" in start(url)
+            with closing(Contender(url, tmp_path / "log", TcpProxy(replica.port))) as broker:
+                eventually(lambda: broker.is_standby, "the broker to be a standby")
+                assert "is a read-only replica" in broker.lines[-1]
+                replica.promote()
+                eventually(lambda: broker.is_active, "the broker to take over")
         finally:
             replica.stop("immediate")

@@ -1,4 +1,4 @@
-"""Batches that wait for acknowledgements before they are written, on a clock that the test sets."""
+"""Batches that wait for acknowledgements before they are written, to a file and to a database, on a clock of the test."""
 
 from __future__ import annotations
 
@@ -15,8 +15,10 @@ from holtmq.server.back_pressure import BackPressure
 from holtmq.server.commits import SHORT_LINGER_S, Commits
 from holtmq.server.disk_space import DiskSpace
 from holtmq.server.turns import Turns
+from holtmq.store.sql.batch_journal import BatchJournal
 from tests.broker.conftest import Bench
 from tests.deadline import PATIENCE_S
+from tests.places import database_at, journal_on
 
 
 class Loop(asyncio.SelectorEventLoop):
@@ -33,8 +35,8 @@ class Loop(asyncio.SelectorEventLoop):
 class Served(Bench):
     """A broker in turns, with a publisher in confirm mode and a consumer of a durable queue."""
 
-    def __init__(self, path: Path, loop: Loop) -> None:
-        super().__init__(path)
+    def __init__(self, place: str, loop: Loop) -> None:
+        super().__init__(place)
         self.loop = loop
         self.publisher, self.consumer = self.client(), self.client()
         self.publisher.declare("q", durable=True)
@@ -45,9 +47,12 @@ class Served(Bench):
             self.journal,
             self.turns,
             BackPressure(self.broker, self.journal, ()),
-            DiskSpace(str(path), path.parent, 0),
+            DiskSpace(place, None, 0),
             lambda _: None,
         )
+
+    def _open(self, path: str | Path) -> BatchJournal:
+        return journal_on(database_at(path, durability="full", owner="a test"))
 
     async def publish(self) -> None:
         """Publish a persistent message in a turn of its own."""
@@ -82,12 +87,12 @@ class Served(Bench):
 
 
 @pytest.fixture
-def run(tmp_path: Path) -> Iterator[Callable[[Callable[[Served], Awaitable[None]]], None]]:
+def run(durable_place: str) -> Iterator[Callable[[Callable[[Served], Awaitable[None]]], None]]:
     """Run a scenario on a broker whose declarations are on disk."""
     loop = Loop()
 
     async def scenario(steps: Callable[[Served], Awaitable[None]]) -> None:
-        served = Served(tmp_path / "a.db", loop)
+        served = Served(durable_place, loop)
         served.commits.start()
         await served.commits.written()
         await steps(served)

@@ -31,7 +31,8 @@ def copy(source: Path | str, destination: Path | str, *, as_json: bool) -> None:
     DESTINATION must be empty or not exist. Stop all processes that use SOURCE first, brokers included, and start none until
     the copy is complete.
 
-    If the copy is interrupted, run the command again to continue. At the end, both are counted and compared.
+    If the copy is interrupted, run the command again to continue. At the end, both are counted and compared. A copy that is
+    complete already is compared in full, and stays as it is.
     """
     with Progress(console=Console(stderr=True), transient=True, disable=not sys.stderr.isatty()) as progress:
         bar = progress.add_task("messages", total=None)
@@ -50,7 +51,9 @@ def copy(source: Path | str, destination: Path | str, *, as_json: bool) -> None:
         grid.add_row(Text(_label(name)), *(f"{number:,}" for number in states.values()))
     for name, number in report.streams.items():
         grid.add_row(Text(f"{_label(name)} (stream)"), f"{number:,}")
-    show(grid, f"{report.messages:,} messages copied from {shown_path(source)} to {shown_path(destination)}, and counted.")
+    done = "were already copied" if report.was_complete else "copied"
+    found = "compared" if report.was_complete else "counted"
+    show(grid, f"{report.messages:,} messages {done} from {shown_path(source)} to {shown_path(destination)}, and {found}.")
 
 
 def _by_name(states: dict[int, int]) -> dict[str, int]:

@@ -115,7 +115,7 @@ def status(api: Api, *, as_json: bool) -> None:
         _show_standby(str(error), as_json=as_json)
         return
     if as_json:
-        print_json(overview)
+        print_json({"role": "active", **overview})
         return
     totals, lengths, stats = overview["object_totals"], overview["queue_totals"], overview["message_stats"]
     listeners = ", ".join(f"{each['protocol']} {each['ip_address']}:{each['port']}" for each in overview["listeners"])

@@ -45,5 +45,5 @@ def serve(config_path: str | None, **options: Any) -> None:
         run(
             config,
             lambda server: click.echo(f"HoltMQ is ready on {', '.join(server.addresses)} with {config.shown_data}"),
-            lambda owner: click.echo(f"HoltMQ is a standby: {config.shown_data} is owned by {owner}"),
+            lambda reason: click.echo(f"HoltMQ is a standby: {reason}"),
         )

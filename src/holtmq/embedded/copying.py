@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Callable
 from pathlib import Path
 
-from holtmq.errors import InvalidValueError
+from holtmq.database_url import shown_path
+from holtmq.errors import InvalidValueError, StoreOwnedError
+from holtmq.store.embedded_store import EmbeddedStore
 from holtmq.store.opening import open_store
+from holtmq.store.refusal import copy_owner
 from holtmq.store.sql.store_copy import CopyReport, copy_store
 
 
@@ -19,14 +21,25 @@ def copy(source: str | Path, target: str | Path, progress: Callable[[int, int], 
     chunks of streams copied so far, and their total.
     """
     if str(source) == str(target):
-        raise InvalidValueError(f"{source} cannot be copied to itself")
-    owner = f"holtmq copy (process {os.getpid()})"
+        raise InvalidValueError(f"{shown_path(source)} cannot be copied to itself")
+    owner = copy_owner()
     opened = open_store(source, owner=owner, must_exist=True)
     try:
-        copied = open_store(target, owner=owner)
+        copied = _open_target(source, target, owner)
         try:
             return copy_store(opened, copied, progress)
         finally:
             copied.database.close()
     finally:
         opened.database.close()
+
+
+def _open_target(source: str | Path, target: str | Path, owner: str) -> EmbeddedStore:
+    try:
+        return open_store(target, owner=owner)
+    except StoreOwnedError as error:
+        if error.owner != owner:
+            raise
+        raise InvalidValueError(
+            f"{shown_path(source)} cannot be copied to itself: {shown_path(target)} is the same store"
+        ) from error

@@ -297,7 +297,11 @@ class EmbeddedBroker:
 
     @contextmanager
     def transaction(self) -> Iterator[None]:
-        """Combine several calls of this thread into one transaction. Other threads and processes wait meanwhile."""
+        """Combine several calls of this thread into one transaction.
+
+        Other threads wait meanwhile, and so do processes that use the same file. On PostgreSQL, other processes go on: they
+        wait for what the transaction has changed only.
+        """
         with self._transaction(is_adding=True):
             yield
 

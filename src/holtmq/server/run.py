@@ -16,13 +16,24 @@ import uvloop
 
 from holtmq.allocator import keep_freed_memory
 from holtmq.config import Config
-from holtmq.errors import StoreFencedError, StoreOwnedError
+from holtmq.database_url import is_url
+from holtmq.errors import (
+    StoreFencedError,
+    StoreLostError,
+    StoreOwnedError,
+    StoreReadOnlyError,
+    StoreUnknownError,
+)
 from holtmq.server.server import Server
 from holtmq.server.standby import Standby
 
 log = logging.getLogger(__name__)
 
 START_TIMEOUT_S = 30.0
+RETRY_S = 1.0
+"""Pause of a standby that could not take over."""
+PASSING = (StoreFencedError, StoreOwnedError, StoreLostError, StoreReadOnlyError, StoreUnknownError)
+"""What ends or prevents the activity of a broker, and may be over in a moment."""
 GARBAGE = (50_000, 0, 2_500)
 """Thresholds of the garbage collector. Messages form no reference cycles, so frequent collections find nothing; the gain is
 measured in benchmarks/tuning.py. Every second collection includes the second generation, which thus stays small: with four
@@ -33,7 +44,7 @@ twice either way."""
 def serve(config: Config, on_ready: Callable[[Server], None], on_waiting: Callable[[str], None] = lambda _: None) -> None:
     """Run a broker until SIGTERM or SIGINT.
 
-    `on_ready` is called when it accepts clients, `on_waiting` when it is a standby, with the owner of the database.
+    `on_ready` is called when it accepts clients, `on_waiting` when it is a standby, with the reason.
     """
     keep_freed_memory()
     gc.set_threshold(*GARBAGE)
@@ -47,15 +58,26 @@ async def _serve(config: Config, on_ready: Callable[[Server], None], on_waiting:
     loop = asyncio.get_running_loop()
     for name in (signal.SIGTERM, signal.SIGINT):
         loop.add_signal_handler(name, stop.set)
-    while not stop.is_set():
-        if config.standby and not await _first(stop, Standby(config).wait(on_waiting)):
-            return
+    if not config.standby:
+        await _serve_alone(config, on_ready, stop)
+        return
+    standby = Standby(config)
+    while not stop.is_set() and await _first(stop, standby.wait(on_waiting)):
         try:
             await _serve_actively(config, on_ready, stop)
-        except (StoreFencedError, StoreOwnedError) as error:
-            if not config.standby:
-                raise
+        except PASSING as error:
             log.warning("this broker is a standby again: %s", error)
+            if not isinstance(error, StoreFencedError):
+                await _first(stop, asyncio.sleep(RETRY_S))
+
+
+async def _serve_alone(config: Config, on_ready: Callable[[Server], None], stop: asyncio.Event) -> None:
+    try:
+        await _serve_actively(config, on_ready, stop)
+    except StoreOwnedError as error:
+        if not is_url(config.data):
+            raise
+        raise StoreOwnedError(f"{error}; a broker that is started with --standby waits for that") from error
 
 
 async def _serve_actively(config: Config, on_ready: Callable[[Server], None], stop: asyncio.Event) -> None:

@@ -11,7 +11,7 @@ from contextlib import suppress
 from typing import TYPE_CHECKING, Any, TypeAlias
 
 from holtmq.config import Config
-from holtmq.errors import StoreError
+from holtmq.errors import StoreError, StoreRefusedError
 from holtmq.store.opening import watch_owner
 
 if TYPE_CHECKING:
@@ -30,31 +30,52 @@ class Standby:
     def __init__(self, config: Config) -> None:
         self._config = config
         self._watch = watch_owner(config.data)
-        self._thread = ThreadPoolExecutor(1, "holtmq-standby")
         self._app = StandbyApp()
         self._http: HttpService | None = None
+        self._has_seen = False
+        """Whether it has ever seen who owns the database. What is refused before that is a mistake in the settings."""
 
     async def wait(self, on_waiting: Callable[[str], None]) -> None:
-        """Return when nobody owns the database. `on_waiting` is called with the owner when somebody does."""
+        """Return when nobody owns the database. `on_waiting` is called with the reason to wait when there is a new one.
+
+        Raise StoreRefusedError if the database refuses this broker from the beginning.
+        """
         loop = asyncio.get_running_loop()
+        thread = ThreadPoolExecutor(1, "holtmq-standby")
+        told = None
         try:
-            while (owner := await loop.run_in_executor(self._thread, self._look)) is not None:
-                is_news, self._app.owner = owner != self._app.owner, owner
+            while (reason := await loop.run_in_executor(thread, self._look)) is not None:
                 await self._serve_http()
-                if is_news:
-                    on_waiting(owner)
+                if reason != told:
+                    on_waiting(reason)
+                    told = reason
                 await asyncio.sleep(LOOK_EVERY_S)
         finally:
             if self._http is not None:
                 await self._http.stop()
-            await loop.run_in_executor(self._thread, self._watch.close)
-            self._thread.shutdown(wait=False)
+                self._http = None
+            await loop.run_in_executor(thread, self._watch.close)
+            thread.shutdown(wait=False)
 
     def _look(self) -> str | None:
+        """Return why this broker has to wait, or None."""
         try:
-            return self._watch.look()
+            owner = self._watch.look()
         except StoreError as error:
-            return f"nobody knows whom ({error})"
+            if isinstance(error, StoreRefusedError) and not self._has_seen:
+                raise
+            return self._cannot_see(str(error))
+        self._has_seen = True
+        if owner is None:
+            return None
+        self._app.owner, self._app.reason = owner, f"{self._config.shown_data} is owned by {owner}"
+        return self._app.reason
+
+    def _cannot_see(self, reason: str) -> str:
+        if self._app.reason != reason:
+            log.warning("the standby cannot see who owns the database: %s", reason)
+        self._app.owner, self._app.reason = None, reason
+        return reason
 
     async def _serve_http(self) -> None:
         """Answer health checks, if the HTTP API is enabled and installed."""
@@ -76,10 +97,11 @@ class StandbyApp:
     """Answers every request with 503 and the reason."""
 
     def __init__(self) -> None:
-        self.owner = "nobody yet"
+        self.owner: str | None = None
+        self.reason = "it has just started"
 
     async def __call__(self, _scope: Message, _receive: Callable[[], Awaitable[Message]], send: Send) -> None:
-        reason = f"this broker is a standby: the active one is {self.owner}"
+        reason = f"this broker is a standby: {self.reason}"
         body = json.dumps({"status": "failed", "role": "standby", "active": self.owner, "reason": reason}).encode()
         headers = [(b"content-type", b"application/json"), (b"content-length", str(len(body)).encode())]
         await send({"type": "http.response.start", "status": 503, "headers": headers})

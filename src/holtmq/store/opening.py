@@ -10,6 +10,7 @@ from holtmq.errors import HoltmqError, InvalidValueError, NotAStoreError
 from holtmq.store.embedded_store import EmbeddedStore
 from holtmq.store.records import Durability
 from holtmq.store.sql.batch_journal import BatchJournal
+from holtmq.store.sql.copy_mark import refuse_unfinished_copy
 from holtmq.store.sqlite.file_store import open_file, open_file_journal
 from holtmq.topology import Topology
 
@@ -33,8 +34,19 @@ def open_store(
 ) -> EmbeddedStore:
     """Open the store of an embedded library, which other libraries may share. Unless it must exist, it is created.
 
-    With an `owner`, no other process can open it, and all are told who has it.
+    With an `owner`, no other process can open it, and all are told who has it. Only an owner can open an unfinished copy.
     """
+    store = _open(path, durability, timeout_s, owner, must_exist=must_exist)
+    if owner is None:
+        try:
+            refuse_unfinished_copy(store.database)
+        except BaseException:
+            store.database.close()
+            raise
+    return store
+
+
+def _open(path: str | Path, durability: Durability, timeout_s: float, owner: str | None, *, must_exist: bool) -> EmbeddedStore:
     if not is_url(path):
         if must_exist and not Path(path).is_file():
             raise NotAStoreError(f"{path} does not exist; expected the path of a HoltMQ file")

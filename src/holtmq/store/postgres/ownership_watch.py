@@ -13,17 +13,25 @@ from typing import Any
 import psycopg
 
 from holtmq.database_url import DatabaseUrl
+from holtmq.errors import StoreRefusedError
 from holtmq.store.postgres.postgres_connection import connect
 from holtmq.store.postgres.postgres_database import HOLDERS, PULSE_NAME, lock_parts
-from holtmq.store.postgres.postgres_errors import is_lost, translated
+from holtmq.store.postgres.postgres_errors import is_lost, replica_error, translated
+from holtmq.store.sql.copy_mark import READ_MARK
 
 SILENCE_S = 10.0
 """Time after which an owner that was not heard of loses its session. It is longer than its lease (server/commits.py)."""
 TIMEOUT_S = 5.0
-STATE = """
-SELECT (SELECT owner FROM state), coalesce(max(state_change) < clock_timestamp() - make_interval(secs => $1), false)
+OWNER = """
+SELECT (SELECT owner FROM state), current_user, min(usename) FILTER (WHERE NOT (
+        pg_has_role(usesysid, 'USAGE')
+        OR (pg_has_role('pg_read_all_stats', 'USAGE') AND pg_has_role('pg_signal_backend', 'USAGE')
+            AND NOT (SELECT rolsuper FROM pg_roles WHERE oid = usesysid))
+    )), coalesce(max(state_change) < clock_timestamp() - make_interval(secs => $1), false)
 FROM pg_stat_activity WHERE pid = $2 OR application_name = $3
 """
+"""The owner, our role, that of the owner if its sessions are hidden from us or not ours to end, and whether it is silent."""
+UNFINISHED_COPY = "an unfinished copy: run `holtmq copy` again to finish it"
 
 
 class OwnershipWatch:
@@ -49,15 +57,28 @@ class OwnershipWatch:
     def _look(self, connection: psycopg.Connection[Any]) -> str | None:
         holders = connection.execute(HOLDERS, lock_parts(self._url)).fetchall()
         if not holders:
-            return None
+            return self._look_at_free(connection)
         (pid, mode), *_ = holders
         if mode == "ShareLock":
             return "processes that use holtmq.open"
-        found = connection.execute(STATE, (SILENCE_S, pid, PULSE_NAME.format(pid))).fetchone()
-        owner, is_silent = found or ("a broker", False)
+        found = connection.execute(OWNER, (SILENCE_S, pid, PULSE_NAME.format(pid))).fetchone()
+        owner, role, foreign_role, is_silent = found or ("a broker", "", None, False)
+        if foreign_role is not None:
+            raise StoreRefusedError(
+                f"{self._url.shown} is owned by {owner} with the role {foreign_role!r}, whose sessions the role {role!r} of "
+                "this standby may not see and end; expected one role for all brokers, or a member of pg_read_all_stats and "
+                "pg_signal_backend"
+            )
         if is_silent:
             connection.execute("SELECT pg_terminate_backend($1::integer)", (pid,))
         return str(owner)
+
+    def _look_at_free(self, connection: psycopg.Connection[Any]) -> str | None:
+        """Return what else keeps a broker from a schema that nobody has open."""
+        if connection.execute("SELECT pg_is_in_recovery()").fetchone() == (True,):
+            self.close()  # the next look may find the primary server among several hosts
+            raise replica_error(self._url.shown)
+        return None if connection.execute(READ_MARK).fetchone() is None else UNFINISHED_COPY
 
     def close(self) -> None:
         connection, self._connection = self._connection, None

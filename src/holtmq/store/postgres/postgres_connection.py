@@ -15,14 +15,20 @@ from typing import Any, TypeVar
 import psycopg
 from psycopg import RawCursor, RawServerCursor
 from psycopg.adapt import Buffer, Loader
+from psycopg.conninfo import conninfo_to_dict
+from psycopg.pq import Conninfo
 from psycopg.types.numeric import Int8Dumper
 
-from holtmq.database_url import DatabaseUrl
+from holtmq.database_url import EXPECTED, DatabaseUrl
+from holtmq.errors import InvalidValueError
 from holtmq.store.postgres.statements import translated as with_names
 from holtmq.store.postgres.text import escape_text
 
 T = TypeVar("T")
 CONNECT_TIMEOUT_S = 10
+SHORTEST_TIMEOUT_S = 2
+"""Time that the network is given at least."""
+LONGEST_MS = 2**31 - 1
 # Each query has its index. Without statistics, or with those of an empty queue, the planner might not use it.
 SETTINGS = "SET enable_seqscan = off; SET enable_bitmapscan = off; SET plan_cache_mode = force_generic_plan; SET jit = off"
 
@@ -146,19 +152,23 @@ class PostgresReader(PostgresConnection):
 
 
 def connect(url: DatabaseUrl, timeout_s: float) -> psycopg.Connection[Any]:
-    """Return a connection with the settings that all of ours share."""
+    """Return a connection with the settings that all of ours share. Those of the URL and of the environment come first."""
+    given = _given(url)
+    ours: dict[str, Any] = {
+        "application_name": "holtmq",
+        "target_session_attrs": "read-write" if "," in given.get("host", given.get("hostaddr", "")) else "any",
+        "connect_timeout": int(min(CONNECT_TIMEOUT_S, max(SHORTEST_TIMEOUT_S, timeout_s))),
+        "keepalives_idle": 10,
+        "keepalives_interval": 5,
+        "keepalives_count": 3,
+        "tcp_user_timeout": _milliseconds(max(SHORTEST_TIMEOUT_S, timeout_s)),
+    }
     raw = psycopg.connect(
         url.conninfo,
         autocommit=True,
         cursor_factory=RawCursor,
-        application_name="holtmq",
         client_encoding="utf8",
-        target_session_attrs="read-write" if url.has_several_hosts else "any",
-        connect_timeout=min(CONNECT_TIMEOUT_S, max(2, int(timeout_s))),
-        keepalives_idle=10,
-        keepalives_interval=5,
-        keepalives_count=3,
-        tcp_user_timeout=int(timeout_s * 1000),
+        **{name: value for name, value in ours.items() if name not in given},
     )
     try:
         raw.server_cursor_factory = RawServerCursor
@@ -166,11 +176,32 @@ def connect(url: DatabaseUrl, timeout_s: float) -> psycopg.Connection[Any]:
         raw.adapters.register_loader("numeric", _IntLoader)
         escape_text(raw)
         raw.execute(SETTINGS, prepare=False)
-        raw.execute(f"SET search_path = {url.schema}; SET lock_timeout = {int(timeout_s * 1000)}", prepare=False)
+        wait_ms = _milliseconds(timeout_s)
+        raw.execute(f"SET search_path = {url.quoted_schema}; SET lock_timeout = {wait_ms}", prepare=False)
     except BaseException:
         raw.close()
         raise
     return raw
+
+
+def _given(url: DatabaseUrl) -> dict[str, str]:
+    """Return the parameters of a connection that the URL or the environment sets."""
+    environment = {
+        option.keyword.decode(): os.environ[option.envvar.decode()]
+        for option in Conninfo.get_defaults()
+        if option.envvar and os.environ.get(option.envvar.decode())
+    }
+    try:
+        return environment | {name: str(value) for name, value in conninfo_to_dict(url.conninfo).items()}
+    except psycopg.ProgrammingError as error:
+        text = str(error).strip()
+        reason = text if text.startswith("invalid URI query parameter") else "it is malformed"  # other texts have parts of it
+    raise InvalidValueError(f"libpq does not accept the URL of the database: {reason}; expected {EXPECTED}")
+
+
+def _milliseconds(seconds: float) -> int:
+    """Return a time for PostgreSQL, where 0 would mean to wait for ever."""
+    return max(1, int(min(seconds * 1000, LONGEST_MS)))
 
 
 @lru_cache(None)

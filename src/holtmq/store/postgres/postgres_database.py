@@ -32,23 +32,25 @@ from holtmq.errors import (
     StoreFencedError,
     StoreLostError,
     StoreOwnedError,
-    StoreReadOnlyError,
     StoreUnknownError,
     StoreVersionError,
 )
 from holtmq.steps import Steps
 from holtmq.store.postgres.postgres_connection import PostgresConnection, PostgresReader, connect
-from holtmq.store.postgres.postgres_errors import is_lost, translated
+from holtmq.store.postgres.postgres_errors import is_lost, replica_error, translated
 from holtmq.store.postgres.statements import SCHEMA
 from holtmq.store.postgres.statements import translated as with_names
 from holtmq.store.postgres.table_sweeper import TableSweeper
 from holtmq.store.records import Durability
+from holtmq.store.refusal import refusal
 from holtmq.store.sql.shared_commit import SharedCommits
 
 log = logging.getLogger(__name__)
 
 T = TypeVar("T")
 TIMEOUT_S = 30.0
+OLDEST_VERSION = 13
+"""The oldest PostgreSQL that has all of what the statements use."""
 SHORTEST_PAUSE_S, LONGEST_PAUSE_S = 0.02, 1.0
 """Pauses between attempts to connect."""
 CLAIM_PATIENCE_S = 1.0
@@ -385,7 +387,7 @@ class PostgresDatabase:
         with self.lock() as connection:
             found = connection.fetch(
                 "SELECT coalesce(sum(pg_total_relation_size(oid)), 0)::bigint FROM pg_class "
-                "WHERE relkind = 'r' AND relnamespace = $1::regnamespace", self.url.schema,
+                "WHERE relkind = 'r' AND relnamespace = $1::regnamespace", self.url.quoted_schema,
             )  # fmt: skip
         return int(found[0][0])
 
@@ -502,9 +504,9 @@ class PostgresDatabase:
             "SELECT pg_is_in_recovery(), current_setting('server_version_num')::bigint, current_setting('server_encoding')"
         )
         if is_replica:
-            raise StoreReadOnlyError(f"{self.path} is a read-only replica; expected the primary server")
-        if version < 130000:
-            raise StoreError(f"{self.path} has PostgreSQL {version // 10000}; expected version 13 or later")
+            raise replica_error(self.path)
+        if version < OLDEST_VERSION * 10_000:
+            raise StoreError(f"{self.path} has PostgreSQL {version // 10_000}; expected version {OLDEST_VERSION} or later")
         if encoding != "UTF8":
             raise StoreError(
                 f"{self.path} has the encoding {encoding}; expected UTF8: create the database with ENCODING 'UTF8'"
@@ -522,8 +524,8 @@ class PostgresDatabase:
                 raise StoreVersionError(
                     f"{self.path} has schema version {version}, written by a newer HoltMQ; expected at most {len(SCHEMA)}"
                 )
-            if version == 0 and connection.fetch("SELECT to_regnamespace($1)", self.url.schema) == [(None,)]:
-                connection.run(f"CREATE SCHEMA {self.url.schema}")  # a name of letters and digits
+            if version == 0 and connection.fetch("SELECT to_regnamespace($1)", self.url.quoted_schema) == [(None,)]:
+                connection.run(f"CREATE SCHEMA {self.url.quoted_schema}")
             for step in SCHEMA[version:]:
                 connection.run(step)
             connection.change("UPDATE state SET schema_version = $1", len(SCHEMA))
@@ -537,7 +539,7 @@ class PostgresDatabase:
         """Return the version of the schema, 0 if it is empty or does not exist."""
         ((has_state, tables),) = connection.fetch(
             "SELECT to_regclass($1) IS NOT NULL, (SELECT count(*) FROM pg_tables WHERE schemaname = $2)",
-            f"{self.url.schema}.state", self.url.schema,
+            f"{self.url.quoted_schema}.state", self.url.schema,
         )  # fmt: skip
         if not has_state:
             if self._must_exist and not tables:
@@ -592,13 +594,9 @@ class PostgresDatabase:
     def _refusal(self, connection: PostgresConnection) -> StoreOwnedError:
         found = connection.fetch(HOLDERS, *lock_parts(self.url))
         if found and found[0][1] == "ShareLock":
-            return StoreOwnedError(
-                f"{self.path} is open in another process through holtmq.open; close it there first, or use another schema"
-            )
+            return refusal(self.path, None)
         ((owner,),) = connection.fetch("SELECT owner FROM state")
-        return StoreOwnedError(
-            f"{self.path} is in use by the broker at {owner}; connect to that broker, stop it, or start this one with --standby"
-        )
+        return refusal(self.path, owner or "an unknown address")
 
     def _read_clock(self, connection: PostgresConnection) -> None:
         before = elapsed_ns()

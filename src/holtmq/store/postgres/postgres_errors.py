@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import re
+
 import psycopg
 from psycopg import errors
 
@@ -17,13 +19,14 @@ from holtmq.errors import (
 
 ENDED = (
     errors.AdminShutdown, errors.CrashShutdown, errors.CannotConnectNow, errors.IdleSessionTimeout,
-    errors.IdleInTransactionSessionTimeout,
+    errors.IdleInTransactionSessionTimeout, errors.TooManyConnections,
 )  # fmt: skip
-PASSING = (
-    "starting up", "shutting down", "recovery mode", "accepting connections", "too many clients", "connection slots",
-    "terminating connection",
-)  # fmt: skip
+USED_UP = ("too many clients", "too many connections", "connection slots", "no more connections")
+"""What a server, or a pooler, says that has no connection left. There is no SQLSTATE before the connection is made."""
+PASSING = ("starting up", "shutting down", "recovery mode", "accepting connections", "terminating connection", *USED_UP)
 """What a server says that refuses a connection for now."""
+FAILED_ATTEMPT = re.compile(r"connection to server [^\n]* failed: (.*)")
+READ_ONLY = re.compile(r"session is read-only|server is in hot standby mode")
 
 
 def is_lost(error: BaseException) -> bool:
@@ -39,6 +42,10 @@ def is_refusal(error: psycopg.Error) -> bool:
     return error.sqlstate is None and "FATAL:" in text and not any(reason in text for reason in PASSING)
 
 
+def replica_error(url: str) -> StoreReadOnlyError:
+    return StoreReadOnlyError(f"{url} is a read-only replica; expected the primary server")
+
+
 def translated(error: psycopg.Error, url: str, *, is_unknown: bool = False) -> Exception:
     """Translate an error. With `is_unknown`, a change was on the way when the connection was lost."""
     text = " ".join(str(error).split())
@@ -48,11 +55,18 @@ def translated(error: psycopg.Error, url: str, *, is_unknown: bool = False) -> E
                 f"{url}: the connection was lost before the database answered ({text}); whether the change was made is "
                 "unknown: look before you repeat the call"
             )
+        if _found_replicas_only(error):
+            return StoreReadOnlyError(f"{url}: all hosts are read-only replicas; expected the primary server among them")
+        if isinstance(error, errors.TooManyConnections) or any(reason in text for reason in USED_UP):
+            return StoreLostError(
+                f"{url} has no connection left ({text}); nothing was changed: close connections, or raise max_connections or "
+                "the limit of the role or the database"
+            )
         return StoreLostError(f"{url} cannot be reached ({text}); nothing was changed: check the server and the network")
     if is_refusal(error):
         return StoreRefusedError(f"{url}: the server refused the connection ({text}); check user, password and database")
     match error:
-        case errors.DiskFull() | errors.OutOfMemory() | errors.TooManyConnections():
+        case errors.DiskFull() | errors.OutOfMemory():
             return StoreFullError(f"{url}: {text}; nothing was written")
         case errors.ReadOnlySqlTransaction():
             return StoreReadOnlyError(f"{url} cannot be written: it is a read-only replica; expected the primary server")
@@ -64,3 +78,9 @@ def translated(error: psycopg.Error, url: str, *, is_unknown: bool = False) -> E
             )
         case _:
             return StoreError(f"{url}: {text}")
+
+
+def _found_replicas_only(error: psycopg.Error) -> bool:
+    """Return whether all hosts answered, and none of them accepts writes."""
+    attempts = FAILED_ATTEMPT.findall(str(error))
+    return bool(attempts) and all(map(READ_ONLY.search, attempts))

@@ -11,6 +11,7 @@ from holtmq.steps import complete
 from holtmq.store.records import QueueState, Recovered
 from holtmq.store.row_port import RowPort
 from holtmq.store.sql.chunk_log import ChunkLog, Totals
+from holtmq.store.sql.copy_mark import refuse_unfinished_copy
 from holtmq.store.sql.declarations import SqlDeclarations
 from holtmq.store.sql.keys import RoutingKeys
 from holtmq.store.sql.log_transfer import pack_rows
@@ -22,6 +23,7 @@ UNUSED_KEYS = "DELETE FROM routing_keys WHERE id NOT IN (SELECT key_id FROM deli
 
 
 def recover(database: SqlDatabase, keys: RoutingKeys, log: ChunkLog, rows: RowPort) -> Recovered:
+    refuse_unfinished_copy(database)
     with database.transaction() as connection:
         log.open()
         has_rows = rows.has_any(connection)

@@ -1,23 +1,23 @@
 """Copies everything in a store to an empty one: first messages and streams, then the topology and the accounts.
 
 The copy is made in transactions of some messages each, which also note how far it has come. If it is interrupted, the next
-call continues there. Until its last transaction, the destination has no queues, so that nobody can take its messages.
+call continues there. Until its last transaction, the destination has a mark, with which nobody else can open it. A copy that
+was complete already is compared with its source in full: its last answer may have been lost.
 """
 
 from __future__ import annotations
 
-import json
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
+from itertools import zip_longest
 from typing import Any, TypeVar
 
 from holtmq.errors import StoreError
 from holtmq.store.embedded_store import EmbeddedStore
+from holtmq.store.sql.copy_mark import COMPONENT, read_mark, remove_mark, set_mark
 from holtmq.store.sql.sql_database import Connection
 
 T = TypeVar("T")
-COMPONENT = "holtmq copy"
-"""The component of the parameter that notes how far a copy has come."""
 MOST_AT_ONCE, MOST_BYTES = 2000, 16 * 1024 * 1024
 """Messages in one transaction."""
 TABLES = {
@@ -34,10 +34,6 @@ TABLES = {
 }
 """What is copied at the end, in one transaction."""
 SET_VHOST = "INSERT INTO vhosts (name, metadata) VALUES (?, ?) ON CONFLICT (name) DO UPDATE SET metadata = excluded.metadata"
-SET_MARK = """
-INSERT INTO parameters (component, vhost, name, value) VALUES (?, '/', 'progress', ?)
-ON CONFLICT (component, vhost, name) DO UPDATE SET value = excluded.value
-"""
 PRIME = 1_000_000_007
 """Sums of ids are taken of remainders, which do not overflow."""
 MEASURE_DELIVERIES = f"""
@@ -63,6 +59,8 @@ class CopyReport:
 
     queues: dict[tuple[str, str], dict[int, int]]
     streams: dict[tuple[str, str], int]
+    was_complete: bool = False
+    """Whether an earlier call has copied everything."""
 
     @property
     def messages(self) -> int:
@@ -70,14 +68,20 @@ class CopyReport:
 
 
 def copy_store(source: EmbeddedStore, target: EmbeddedStore, progress: Callable[[int, int], None]) -> CopyReport:
-    """Copy a store to an empty one, or go on with a copy that was interrupted. Nobody else may have them open."""
+    """Copy a store to an empty one, or go on with a copy that was interrupted. Nobody else may have them open.
+
+    A copy that is complete already stays as it is.
+    """
     with source.database.transaction() as connection:
         source.messages.index_arrivals(connection)
-    if _read_mark(source) is not None:
+    if read_mark(source.database) is not None:
         raise StoreError(f"{source.database.path} is an unfinished copy; finish that copy first, from where it was made")
     measure = _measure(source)
-    mark = _begin(source, target, measure)
     total = sum(row[2] for row in measure["deliveries"]) + sum(row[1] for row in measure["streams"])
+    if _is_complete(source, target, measure):
+        progress(total, total)
+        return _report(target, was_complete=True)
+    mark = _begin(source, target, measure)
     progress(mark["done"], total)
     _copy_messages(source, target, mark, lambda: progress(mark["done"], total))
     _copy_streams(source, target, mark, lambda: progress(mark["done"], total))
@@ -93,9 +97,34 @@ def copy_store(source: EmbeddedStore, target: EmbeddedStore, progress: Callable[
     return _report(target)
 
 
+def _is_complete(source: EmbeddedStore, target: EmbeddedStore, measure: dict[str, Any]) -> bool:
+    """Return whether the destination has everything already, and nothing else. What is equal in number is compared in full."""
+    if not any(measure["tables"].values()) or read_mark(target.database) is not None or _measure(target) != measure:
+        return False
+    return _tables(source) == _tables(target) and all(
+        ours == theirs
+        for contents in (_messages, _stream_chunks)
+        for ours, theirs in zip_longest(contents(source), contents(target))
+    )
+
+
+def _tables(store: EmbeddedStore) -> list[set[Any]]:
+    queries = ["SELECT name, metadata FROM vhosts", *(f"SELECT {columns} FROM {table}" for table, columns in TABLES.items())]
+    with store.database.lock() as connection:
+        return [set(connection.execute(query).fetchall()) for query in queries]
+
+
+def _messages(store: EmbeddedStore) -> Iterator[Any]:
+    return store.messages.export(0)
+
+
+def _stream_chunks(store: EmbeddedStore) -> Iterator[Any]:
+    return _chunks(store, 0, -1)
+
+
 def _begin(source: EmbeddedStore, target: EmbeddedStore, measure: dict[str, Any]) -> dict[str, Any]:
     """Return how far an interrupted copy has come, or the beginning of one."""
-    mark = _read_mark(target)
+    mark = read_mark(target.database)
     held = _measure(target)
     if any(held["tables"].values()) or (mark is None and (held["deliveries"] or held["streams"])):
         raise StoreError(f"{target.database.path} has content of its own; expected an empty file or schema to copy to")
@@ -116,7 +145,7 @@ def _copy_messages(source: EmbeddedStore, target: EmbeddedStore, mark: dict[str,
             target.messages.restore(connection, batch)
             mark["message"] = batch[-1].id
             mark["done"] += sum(len(message.deliveries) for message in batch)
-            _note(connection, mark)
+            set_mark(connection, mark)
         noted()
 
 
@@ -128,7 +157,7 @@ def _copy_streams(source: EmbeddedStore, target: EmbeddedStore, mark: dict[str, 
                 connection.execute(ADD_CHUNK, (*place, chunk_id))
             mark["chunk"] = list(batch[-1][:2])
             mark["done"] += len(batch)
-            _note(connection, mark)
+            set_mark(connection, mark)
         noted()
 
 
@@ -143,7 +172,7 @@ def _chunks(source: EmbeddedStore, queue_id: int, first_offset: int) -> Iterator
 
 
 def _copy_tables(source: EmbeddedStore, connection: Connection) -> None:
-    connection.execute("DELETE FROM parameters WHERE component = ?", (COMPONENT,))
+    remove_mark(connection)
     with source.database.lock() as reading:
         connection.executemany(SET_VHOST, reading.execute("SELECT name, metadata FROM vhosts").fetchall())
         for table, columns in TABLES.items():
@@ -172,7 +201,7 @@ def _difference(expected: dict[str, Any], found: dict[str, Any]) -> str:
     return f"{part}: {found[part]}, expected {expected[part]}"
 
 
-def _report(store: EmbeddedStore) -> CopyReport:
+def _report(store: EmbeddedStore, *, was_complete: bool = False) -> CopyReport:
     with store.database.lock() as connection:
         names = {row[0]: (row[1], row[2]) for row in connection.execute("SELECT id, vhost, name FROM queues").fetchall()}
         queues: dict[tuple[str, str], dict[int, int]] = {}
@@ -182,17 +211,7 @@ def _report(store: EmbeddedStore) -> CopyReport:
     empty: dict[tuple[str, str], dict[int, int]] = {
         name: {} for name in names.values() if name not in queues and name not in streams
     }
-    return CopyReport({**queues, **empty}, streams)
-
-
-def _read_mark(store: EmbeddedStore) -> dict[str, Any] | None:
-    with store.database.lock() as connection:
-        row = connection.execute("SELECT value FROM parameters WHERE component = ?", (COMPONENT,)).fetchone()
-    return None if row is None else json.loads(row[0])
-
-
-def _note(connection: Connection, mark: dict[str, Any]) -> None:
-    connection.execute(SET_MARK, (COMPONENT, json.dumps(mark)))
+    return CopyReport({**queues, **empty}, streams, was_complete)
 
 
 def _batches(items: Iterable[T], size_of: Callable[[T], int]) -> Iterator[list[T]]:

@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import Any, Protocol
 
 from holtmq.errors import StoreOwnedError
+from holtmq.store.refusal import refusal
 from holtmq.store.sqlite.inode_lock import InodeLock, has_inode_locks
 
 SUFFIX = "-lock"
@@ -161,7 +162,7 @@ class FileClaim:
             try:
                 is_granted = self._locking.share(descriptor) if is_shared else self._locking.own(descriptor)
                 if not is_granted:
-                    raise self._refused(_read_address(descriptor))
+                    raise refusal(self._path, _read_address(descriptor))
                 if self._is_current(descriptor):
                     return descriptor
                 self._locking.release(descriptor)
@@ -189,13 +190,6 @@ class FileClaim:
             return os.fstat(descriptor).st_ino == self._lock_path.stat().st_ino
         except FileNotFoundError:
             return False
-
-    def _refused(self, holder: str) -> StoreOwnedError:
-        if holder:
-            return StoreOwnedError(
-                f"{self._path} is in use by the broker at {holder}; connect to that broker, or stop it and try again"
-            )
-        return StoreOwnedError(f"{self._path} is open in another process through holtmq.open; close it there first")
 
 
 def _read_address(descriptor: int) -> str:
