@@ -296,6 +296,23 @@ def test_consumers_of_a_stream_wait_for_chunks_and_share_them(bench: Bench, clie
     assert (others[0].bodies, reads.number) == (BODIES[:80], 0)
 
 
+def test_a_client_that_stops_reading_while_a_chunk_is_read_keeps_none_in_memory(
+    bench: Bench, client: Client, reads: LateReads
+) -> None:
+    client.declare("s", durable=True, queue_type="stream")
+    publish(bench, client, BODIES, "s")
+    read_stream(client, "first")
+    bench.turn()
+    client.is_writable = False
+    reads.answer(bench)
+    client.is_writable = True
+    bench.broker.vhosts["/"].queue("s").wake()
+    bench.turn()
+    assert (client.bodies, reads.number) == ([], 1), "the chunk is read again"
+    reads.answer(bench)
+    assert client.bodies == BODIES[:40]
+
+
 def test_a_stream_that_is_deleted_while_it_is_read_delivers_nothing(bench: Bench, client: Client, reads: LateReads) -> None:
     client.declare("s", durable=True, queue_type="stream")
     publish(bench, client, BODIES, "s")

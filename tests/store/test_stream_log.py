@@ -38,7 +38,7 @@ class Streams:
         self.database = database_at(place)
         self.log = StreamLog(self.database)
 
-    def append(self, some: Sequence[StreamEntry], most_bytes: int = 256 * 1024) -> list[int | None]:
+    def append(self, some: Sequence[StreamEntry], most_bytes: int = 1024 * 1024) -> list[int | None]:
         with self.database.transaction():
             return complete(self.log.append(STREAM, some, most_bytes))
 

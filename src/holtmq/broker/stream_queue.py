@@ -270,7 +270,8 @@ class StreamQueue:
             self._read_later(answer)
         elif answer is not None:
             self._cannot_read = False
-            reader.give_chunk(answer)
+            if reader.consumer.room() > 0:  # a client that reads slowly keeps no chunk in memory
+                reader.give_chunk(answer)
             if self._asking is not reader:
                 self._host.wake(self)
 

@@ -153,7 +153,7 @@ class EmbeddedBroker:
         - `max_age_s` is the age up to which messages are kept, in seconds (`x-max-age`, such as 3600s).
         - `max_bytes` is the size up to which the stream grows (`x-max-length-bytes`).
 
-        Retention removes the oldest messages when new ones are appended, in chunks of up to 256 KiB. Without a limit, the
+        Retention removes the oldest messages when new ones are appended, in chunks of up to 1 MiB. Without a limit, the
         stream keeps everything.
         """
         stream = QueueDeclaration(name, arguments=stream_arguments(arguments, max_age_s=max_age_s, max_bytes=max_bytes))

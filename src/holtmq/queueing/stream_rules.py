@@ -27,7 +27,7 @@ UNITS_MS = {
     "m": 60_000,
     "s": 1000,
 }
-LARGEST_CHUNK = 256 * 1024
+LARGEST_CHUNK = 1024 * 1024
 """Bytes after which a chunk ends, and with it what retention removes in one piece."""
 
 
