@@ -1,9 +1,8 @@
 """route(): a DataFrame of messages in, a DataFrame of deliveries out, batch or streaming.
 
-A route depends on the signature only. Both plans add the routes of each message as an array, and the JVM makes one row of each
-element. If there are few signatures, the distinct ones are routed and joined to the messages (`join_plan`). If nearly every
-message has its own, and if the input is expensive to read or can be read only once, the signatures go through Arrow
-(`arrow_plan`).
+A route depends on the signature only. If there are few signatures, the distinct ones are routed and joined to the messages
+(`join_plan`). If nearly every message has its own, and if the input is expensive to read or can be read only once, the
+signatures go through Arrow (`arrow_plan`).
 """
 
 from __future__ import annotations
@@ -18,15 +17,13 @@ from holtmq.spark.added_columns import AddedColumns
 from holtmq.spark.arguments import require_one_of
 from holtmq.spark.arrow_plan import with_routes_by_arrow
 from holtmq.spark.input_plan import InputPlan
-from holtmq.spark.join_plan import JoinedMessages, with_routes_by_join
+from holtmq.spark.join_plan import ROUTES, deliveries_by_join
 from holtmq.spark.prepared_request import PreparedRequest
 from holtmq.spark.routing_request import DEFAULT_COLUMNS, Columns, RoutingRequest, Unroutable
 from holtmq.topology import DEFAULT_VHOST, Topology
 
 Plan: TypeAlias = Literal["auto", "join", "arrow"]
 PLANS: tuple[Plan, ...] = ("auto", "join", "arrow")
-ROUTES = "__holtmq_routes"
-CHANGED = "the input returned different messages when it was read again"
 
 
 def route(
@@ -71,18 +68,15 @@ def route(
 def route_prepared(prepared: PreparedRequest, plan: Plan = "auto") -> DataFrame:
     """Return the deliveries that a request asks for. Runs on the driver, as `route` does."""
     require_one_of("plan", plan, PLANS)
-    spec, signature = prepared.spec, prepared.signature
-    joined = _joined(prepared, plan) if plan != "arrow" else None
-    messages = with_routes_by_arrow(prepared.messages, signature.parts, spec, ROUTES) if joined is None else joined.messages
-    if joined is None or joined.is_repeated:
-        rows = [F.inline_outer(ROUTES)]
-    else:  # Spark compiles no generator and copies every row that passes one
-        rows = [F.get(ROUTES, F.lit(0))[name].alias(name) for name in spec.added.names]
-    return _selected(messages.select("*", *rows).drop(ROUTES), prepared.request.unroutable)
+    deliveries = _joined(prepared, plan) if plan != "arrow" else None
+    if deliveries is None:
+        routed = with_routes_by_arrow(prepared.messages, prepared.signature.parts, prepared.spec, ROUTES)
+        deliveries = routed.select("*", F.inline_outer(ROUTES)).drop(ROUTES)
+    return _selected(deliveries, prepared.request.unroutable)
 
 
-def _joined(prepared: PreparedRequest, plan: Plan) -> JoinedMessages | None:
-    """Return the messages joined with their routes, or None if the other plan is better."""
+def _joined(prepared: PreparedRequest, plan: Plan) -> DataFrame | None:
+    """Return the deliveries by a join, or None if the other plan is better."""
     spec = prepared.spec
     source = InputPlan(prepared.messages)
     if plan == "auto" and not source.is_cheap():
@@ -93,14 +87,7 @@ def _joined(prepared: PreparedRequest, plan: Plan) -> JoinedMessages | None:
     parts = prepared.signature.without_ignored_keys(spec.exchange, spec.inputs).parts
     is_auto = plan == "auto"
     is_sampled = is_auto and not source.is_filtered()
-    joined = with_routes_by_join(
-        prepared.messages, parts, spec, prepared.router, ROUTES, is_limited=is_auto, is_sampled=is_sampled
-    )
-    if joined is None:
-        return None
-    nothing = [F.lit(None).cast(type_).alias(name) for name, type_ in spec.added.types.items() if name != "reason"]
-    changed = F.array(F.struct(nothing[0], F.lit(CHANGED).alias("reason"), *nothing[1:]))
-    return joined._replace(messages=joined.messages.withColumn(ROUTES, F.coalesce(ROUTES, changed)))
+    return deliveries_by_join(prepared.messages, parts, spec, prepared.router, is_limited=is_auto, is_sampled=is_sampled)
 
 
 def _selected(deliveries: DataFrame, unroutable: Unroutable) -> DataFrame:

@@ -90,6 +90,17 @@ class RouteCache:
         rows = pa.StructArray.from_arrays(self._columns, names=self._spec.added.names)
         return pa.ListArray.from_arrays(pa.array(self._offsets, pa.int32()), rows)
 
+    def single_rows(self, outcomes: Integers) -> list[pa.Array]:
+        """Return the columns of messages that have one row at most. Those that have none are null."""
+        starts, counts = self._offsets[outcomes], np.diff(self._offsets)[outcomes]
+        rows = pa.array(starts, pa.int64(), mask=counts == 0)
+        return [column.take(rows) for column in self._columns]
+
+    @property
+    def size(self) -> int:
+        """The number of rows of all outcomes."""
+        return int(self._offsets[-1])
+
     @property
     def longest(self) -> int:
         """The largest number of rows of an outcome."""
