@@ -7,16 +7,22 @@ defaults otherwise. Prints for each row the median of each broker, and the worst
 from __future__ import annotations
 
 import argparse
+import math
 import statistics
+import time
 from collections.abc import Sequence
 from contextlib import ExitStack
 from dataclasses import replace
 from pathlib import Path
 
+import psycopg
+
 from benchmarks.broker import QUICK, ratio, run, shown
-from benchmarks.brokers import Broker, HoltMQ, RabbitMQ
+from benchmarks.brokers import Broker, HoltMQ, RabbitMQ, running
 from benchmarks.results import Results, best, worst
 from benchmarks.rows import CONFIRMED, SENT, LoadRow, ten_to_ten
+from holtmq.bench import run_load
+from holtmq.database_url import DatabaseUrl
 from tests.peers.peer import RABBITMQ
 from tests.peers.postgres import running_postgres
 from tests.server.process import BrokerProcess
@@ -26,6 +32,9 @@ ROWS = (
     LoadRow("persistent, confirmed, acked, 10 to 10", ten_to_ten(CONFIRMED)),
     LoadRow("persistent, confirmed, no consumer", replace(CONFIRMED, consumers=0), (SENT,)),
 )
+TABLES = ("log_chunks", "log_slices")
+CYCLE = replace(CONFIRMED, messages=200_000, late_s=math.inf, time_s=3600)
+"""Fills a queue, and then drains it."""
 
 
 class HoltMQOnPostgres(HoltMQ):
@@ -42,10 +51,19 @@ class HoltMQOnPostgres(HoltMQ):
     def start(self) -> None:
         if self._process is None:
             self._server = self._running.enter_context(running_postgres({}))
-            self._process = BrokerProcess(self._server.url(), "--log-level", "error")
+            self._url = self._server.url()
+            self._process = BrokerProcess(self._url, "--log-level", "error")
         else:
             self._process.start()
         self.port, self.pid = self._process.port, self._process.process.pid
+
+    def table_mb(self, table: str) -> float:
+        """Return what a table takes, with its indexes and large values, in MB."""
+        url = DatabaseUrl.parse(self._url)
+        with psycopg.connect(url.conninfo) as connection:
+            found = connection.execute("SELECT pg_total_relation_size(%s)", (f"{url.schema}.{table}",)).fetchone()
+        assert found is not None
+        return float(found[0]) / 1e6
 
     def close(self) -> None:
         super().close()
@@ -60,9 +78,28 @@ def main() -> None:
     parser.add_argument("--quick", action="store_true", help="shorten all loads to a twentieth")
     parser.add_argument("--rounds", type=int, default=5, help="number of rounds of each row (default: 5)")
     parser.add_argument("--out", type=Path, help="write the results to this file")
+    parser.add_argument("--soak", type=float, default=0.0, metavar="MINUTES", help="fill and drain a queue for so long")
     options = parser.parse_args()
+    if options.soak:
+        soak(options.soak * 60)
+        return
     kinds = [kind for kind in KINDS if kind is not RabbitMQ or RABBITMQ.is_installed]
     print_table(run(ROWS, kinds, options.rounds, QUICK if options.quick else 1.0, options.out))
+
+
+def soak(seconds: float) -> None:
+    """Fill a queue and drain it, again and again. Prints what the tables take, several times."""
+    with running(HoltMQOnPostgres) as broker:
+        assert isinstance(broker, HoltMQOnPostgres)
+        print("| seconds | messages | " + " | ".join(f"{table}, MB" for table in TABLES) + " |")
+        print("|---" * (2 + len(TABLES)) + "|")
+        started, moved = time.monotonic(), 0
+        for step in range(7):
+            while time.monotonic() < started + seconds * step / 6:
+                run_load(broker.address, CYCLE)
+                moved += CYCLE.messages
+            sizes = " | ".join(f"{broker.table_mb(table):.1f}" for table in TABLES)
+            print(f"| {time.monotonic() - started:.0f} | {moved:,} | {sizes} |", flush=True)
 
 
 def print_table(results: Results) -> None:

@@ -24,7 +24,14 @@ TIMEOUT_S = 60.0
 
 @pytest.fixture
 def tasks(killable_broker: BrokerProcess, monkeypatch: pytest.MonkeyPatch) -> Iterator[Any]:
-    monkeypatch.setenv("BROKER_URL", url(killable_broker))
+    with application(url(killable_broker), monkeypatch) as celery_app:
+        yield celery_app
+
+
+@contextmanager
+def application(broker_url: str, monkeypatch: pytest.MonkeyPatch) -> Iterator[Any]:
+    """Yield the module with the tasks, for this broker or these brokers."""
+    monkeypatch.setenv("BROKER_URL", broker_url)
     sys.modules.pop("tests.clients.celery_app", None)  # the module reads the broker's address when it is imported
     celery_app = importlib.import_module("tests.clients.celery_app")
     yield celery_app
@@ -41,10 +48,10 @@ def url(broker: BrokerProcess) -> str:
 
 
 @contextmanager
-def worker(broker: BrokerProcess) -> Iterator[None]:
+def worker(broker_url: str) -> Iterator[None]:
     command = [sys.executable, "-m", "celery", "-A", "tests.clients.celery_app", "worker"]
     options = ["--pool", "threads", "--concurrency", "1", "--loglevel", "WARNING", "--without-gossip", "--without-mingle"]
-    environment = {**os.environ, "BROKER_URL": url(broker)}
+    environment = {**os.environ, "BROKER_URL": broker_url}
     process = subprocess.Popen([*command, *options], env=environment, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
     try:
         yield
@@ -58,7 +65,7 @@ def worker(broker: BrokerProcess) -> Iterator[None]:
 
 
 def test_tasks_return_results_retry_and_run_at_their_eta(killable_broker: BrokerProcess, tasks: Any) -> None:
-    with worker(killable_broker):
+    with worker(url(killable_broker)):
         assert tasks.add.delay(2, 3).get(timeout=TIMEOUT_S) == 5
         assert tasks.works_at_the_third_attempt.delay().get(timeout=TIMEOUT_S) == 2
         due = time.time() + 1
@@ -73,7 +80,7 @@ def test_tasks_of_higher_priority_run_first_and_survive_a_killed_broker(
         tasks.note.apply_async((str(notes), str(priority)), priority=priority)
     killable_broker.kill()
     killable_broker.start()
-    with worker(killable_broker):
+    with worker(url(killable_broker)):
         eventually(lambda: notes.exists() and len(notes.read_text().split()) == 3, "the three tasks to run")
     assert notes.read_text().split() == ["9", "5", "1"]
 

@@ -6,15 +6,16 @@ import asyncio
 import subprocess
 from collections.abc import Iterator
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import aio_pika
 import kombu
 import pika
 import pytest
 
+from tests.clients.test_celery import application, worker
 from tests.clients.test_node import amqplib
-from tests.deadline import PATIENCE_S
+from tests.deadline import PATIENCE_S, eventually
 from tests.peers.peer import NPM, POSTGRES
 
 if TYPE_CHECKING:
@@ -70,6 +71,20 @@ def read(connection: kombu.Connection) -> object:
     message = queue.get(timeout=PATIENCE_S)
     message.ack()
     return message.payload
+
+
+def test_a_celery_application_and_its_worker(pair: Pair, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    notes, addresses = tmp_path / "notes", ";".join(urls(pair))
+    patience = {"max_retries": 1000, "interval_start": 0.05, "interval_step": 0.0, "interval_max": 0.05}
+
+    def run(tasks: Any, text: str) -> None:
+        tasks.note.apply_async((str(notes), text), retry=True, retry_policy=patience)
+        eventually(lambda: notes.exists() and notes.read_text().split()[-1] == text, f"the task {text}")
+
+    with application(addresses, monkeypatch) as tasks, worker(addresses):
+        run(tasks, "before")
+        pair.active.kill()
+        run(tasks, "after")
 
 
 def test_the_robust_connection_of_aio_pika_behind_one_address(pair: Pair) -> None:
