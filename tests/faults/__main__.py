@@ -18,6 +18,7 @@ from tests.faults.broker_faults import FAULTS
 from tests.faults.campaign import (
     broker_power_cuts,
     broker_rounds,
+    database_rounds,
     embedded_power_cuts,
     embedded_rounds,
     failover_rounds,
@@ -30,6 +31,7 @@ PARTS: dict[str, Callable[..., Counter[str]]] = {
     "broker": partial(broker_rounds, rounds=40),
     "failover": partial(failover_rounds, rounds=40),
     "embedded": partial(embedded_rounds, rounds=60),
+    "embedded-on-postgres": partial(database_rounds, rounds=24),
     "broker-power-cut": partial(broker_power_cuts, cuts=100),
     "embedded-power-cut": partial(embedded_power_cuts, cuts=300),
     "broker-power-cut-after-failed-sync": partial(broker_power_cuts, cuts=50, prepare=one_sync_fails),

@@ -62,7 +62,21 @@ def embedded_rounds(
     folder: Path, library: Path, seed: int, rounds: int, faults: Sequence[EmbeddedFault] = FAULTS
 ) -> Counter[str]:
     (folder / "data").mkdir(parents=True)
-    run = EmbeddedRun(folder, Shim(library, folder / "data", folder / "control"), seed, _durability(seed))
+    run = EmbeddedRun(folder / "data" / "queue.db", Shim(library, folder / "data", folder / "control"), seed, _durability(seed))
+    return _played(run, rounds, faults)
+
+
+def database_rounds(folder: Path, _: Path, seed: int, rounds: int) -> Counter[str]:
+    """Play rounds of the embedded queue on PostgreSQL, on a server of their own."""
+    from tests.faults.database_run import DATABASE_FAULTS, DatabaseRun
+    from tests.peers.postgres import running_postgres
+
+    folder.mkdir(parents=True)
+    with running_postgres() as server:
+        return _played(DatabaseRun(server, seed), rounds, DATABASE_FAULTS)
+
+
+def _played(run: EmbeddedRun, rounds: int, faults: Sequence[EmbeddedFault]) -> Counter[str]:
     try:
         for number in range(rounds):
             run.round(number, faults)

@@ -1,4 +1,4 @@
-"""Rounds of work on a HoltMQ file by several processes, with a fault in each, and an audit after it."""
+"""Rounds of work on a HoltMQ file or database by several processes, with a fault in each, and an audit after it."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ import subprocess
 import sys
 import time
 from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager, suppress
 from pathlib import Path
 from typing import TypeAlias
@@ -40,7 +40,7 @@ EmbeddedFault: TypeAlias = "Callable[[EmbeddedRun, random.Random], AbstractConte
 class Workers:
     """The process that forks workers, and the reports of these."""
 
-    def __init__(self, path: Path, shim: Shim, durability: Durability = "full") -> None:
+    def __init__(self, path: Path | str, shim: Shim, durability: Durability = "full") -> None:
         self.running: set[int] = set()
         reader, writer = os.pipe()
         self._reader = reader
@@ -83,15 +83,15 @@ class Workers:
 
 
 class EmbeddedRun:
-    """A file, the processes that use it, and the ledger of what they report, over many rounds."""
+    """A file or a database, the processes that use it, and the ledger of what they report, over many rounds."""
 
-    def __init__(self, folder: Path, shim: Shim, seed: int, durability: Durability = "full") -> None:
+    def __init__(self, path: Path | str, shim: Shim, seed: int, durability: Durability = "full") -> None:
         self.seed = seed
         self.shim = shim
         self.ledger = Ledger()
         self.rounds: Counter[str] = Counter()
         self.errors: Counter[str] = Counter()
-        self.path = folder / "data" / "queue.db"
+        self.path = path
         self._numbers = 0
         self._has_ended = False
         self.workers = Workers(self.path, shim, durability)
@@ -159,18 +159,18 @@ class EmbeddedRun:
         found = contents(self.path)
         self.ledger.audit(found)
         if sum(map(len, found.values())) > FULL:
-            self._take_out()
-            self.ledger.take(found)
+            self._take_out(found)
 
-    def _take_out(self) -> None:
+    def _take_out(self, found: Mapping[str, list[Found]]) -> None:
         with holtmq.open(self.path, durability="off", clock=lambda: time.time() + LONG_AFTER_S) as mq, mq.transaction():
             for queue in QUEUES:
                 for message in mq.queue(queue).pop_many(1_000_000):
                     message.ack()
             mq.delete_queue(STREAM)
+        self.ledger.take(found)
 
 
-def contents(path: Path) -> dict[str, list[Found]]:
+def contents(path: Path | str) -> dict[str, list[Found]]:
     """Return all messages of a file, whatever their states."""
     with holtmq.open(path, durability="off") as mq:
         records = list(mq.stream(STREAM).read())

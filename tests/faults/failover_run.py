@@ -15,24 +15,17 @@ from tests.deadline import PATIENCE_S, eventually
 from tests.faults.broker_run import BrokerRun, Fault, settle_some
 from tests.faults.client import SYNC_QUEUE, Client, Consumer
 from tests.faults.ledger import Mark, ViolationError
+from tests.faults.shim import NoShim
 from tests.peers.postgres import Postgres
 from tests.server.pair import Pair
 
 CONSUMING_S = 1.5
 
 
-class _NoShim:
-    """Disk and clock of the brokers stay well: their data is elsewhere."""
-
-    def set_sync_time(self, _: float) -> None: ...
-    def set_clock(self, _: float) -> None: ...
-    def heal(self) -> None: ...
-
-
 class FailoverRun(BrokerRun):
     def __init__(self, folder: Path, server: Postgres, seed: int) -> None:
         self.server = server
-        super().__init__(folder, cast("Any", _NoShim()), seed)
+        super().__init__(folder, cast("Any", NoShim()), seed)
 
     def _start_broker(self, folder: Path, *options: str) -> Any:
         module = "tests.faults.small_windows"  # so that faults hit reads of the backlog, too
