@@ -6,7 +6,7 @@ import logging
 import re
 import signal
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
@@ -54,6 +54,7 @@ class SparkRun:
         try:
             from holtmq.cli.spark_progress import SparkProgress
             from holtmq.spark import session
+            from holtmq.spark.new_thread import in_new_thread
         except ImportError as error:
             raise PipelineError(f"the pipeline needs Spark: pip install 'holtmq[spark]' ({error})") from error
         from py4j.protocol import Py4JError
@@ -74,12 +75,12 @@ class SparkRun:
             reason = interrupts.explain(error)
             if reason is None:
                 if spark is not None and not is_ours:
-                    _in_new_thread(spark.sparkContext.cancelAllJobs)
+                    in_new_thread(spark.sparkContext.cancelAllJobs)
                 raise InterruptedRunError(f"interrupted: {self.interrupted}") from None
             raise PipelineError(reason) from error
         finally:
             if is_ours and spark is not None:
-                _in_new_thread(spark.stop)
+                in_new_thread(spark.stop)
 
 
 def _has_session() -> bool:
@@ -151,13 +152,6 @@ class _Interrupts:
 
 def _is_not_py4j(record: logging.LogRecord) -> bool:
     return "py4j" not in record.pathname
-
-
-def _in_new_thread(action: Callable[[], object]) -> None:
-    """Call Java from another thread: this one's connection may still wait for the answer to an interrupted call."""
-    thread = threading.Thread(target=action)
-    thread.start()
-    thread.join()
 
 
 def pairs(texts: tuple[str, ...]) -> Iterator[tuple[str, str]]:

@@ -32,6 +32,7 @@ from holtmq.spark.compaction import BusyError
 from holtmq.spark.deprecated_names import OldToJson, accept_old_keywords
 from holtmq.spark.filesystems import qualify
 from holtmq.spark.job_announcement import announced, unannounced
+from holtmq.spark.new_thread import in_new_thread
 
 SEGMENTS_PER_FILE, RANGES_PER_FILE = 20, 5
 """Partitions of the source that one task writes to a file."""
@@ -160,7 +161,7 @@ def archive(
         try:
             query.awaitTermination()
         except KeyboardInterrupt:
-            query.stop()
+            in_new_thread(query.stop)
             if available_now:  # a job that should have ended by itself is not complete
                 raise
         merged = removed = 0

@@ -26,6 +26,7 @@ from holtmq.spark.amqp.stream_metrics import messages_read
 from holtmq.spark.arguments import require_type
 from holtmq.spark.connect import require_classic
 from holtmq.spark.job_announcement import announced, unannounced
+from holtmq.spark.new_thread import in_new_thread
 
 
 @dataclass(frozen=True, slots=True)
@@ -132,7 +133,7 @@ def drain(
                     raise errors[0] from error
                 raise
             finally:
-                query.stop()
+                in_new_thread(query.stop)
     finally:
         shutil.rmtree(checkpoint, ignore_errors=True)
     return DrainSummary(messages_read(query), batches)
