@@ -119,10 +119,15 @@ class StagingFolder:
         self.filesystem.move(join_path(self._path(name), folder, file), place)
 
     def delete_others(self, name: str, places: set[str]) -> None:
-        """Delete the files of a batch below the target that are not at these places."""
+        """Delete further files of a batch in the folders of these places.
+
+        An earlier attempt wrote the same messages there, to more files. Other folders stay as they are: if retention has
+        removed their messages meanwhile, the archive has the only copies.
+        """
+        folders = {place.rpartition("/")[0] for place in places}
         for folder, file in data_files(self.filesystem, self.root):
             below = join_path(folder, file)
-            if file.startswith(f"{name}-") and below not in places:
+            if folder in folders and file.startswith(f"{name}-") and below not in places:
                 self.filesystem.delete_file(join_path(self.root, below))
 
     def remove(self, name: str) -> None:
