@@ -295,6 +295,30 @@ def test_transient_queues_and_bindings_are_not_written_to_the_journal(bench: Ben
     assert left.fetchone() == (0, 0)
 
 
+def test_dead_letters_that_are_alike_follow_changes_of_the_topology(bench: Bench) -> None:
+    client = bench.client()
+    declarer = client.channel.declarer
+    declarer.declare_exchange(Exchange("dead", "fanout"))
+    client.declare("first")
+    client.declare("second")
+    client.declare("q", max_length=0, dead_letter_exchange="dead")
+
+    def arrived(body: bytes) -> list[bytes | None]:
+        client.publish("", "q", body)
+        bench.turn()
+        return [client.get(name) if bench.broker.vhosts["/"].find(name) else None for name in ("first", "second")]
+
+    assert arrived(b"1") == [None, None]
+    declarer.bind_queue("first", "dead", "", {})
+    assert arrived(b"2") == [b"2", None]
+    declarer.bind_queue("second", "dead", "", {})
+    assert arrived(b"3") == [b"3", b"3"]
+    declarer.unbind_queue("first", "dead", "", {})
+    assert arrived(b"4") == [None, b"4"]
+    declarer.delete_queue("second", if_unused=False, if_empty=False)
+    assert arrived(b"5") == [None, None]
+
+
 @pytest.mark.parametrize(("length", "arrived"), [(MAX_DEATHS, b"m"), (MAX_DEATHS + 1, None)])
 def test_a_chain_of_dead_letter_queues_has_a_limit(bench: Bench, length: int, arrived: bytes | None) -> None:
     client = bench.client()

@@ -288,7 +288,8 @@ class MessageQueue:
         else:
             lane.ready.append(message)
             self._memory += message.size
-            self._count_heavy(message)
+            if not (properties.is_light and message.origin.is_light):
+                self._count_heavy(message)
             if terms.expires_at is not None or terms.priority:
                 self._terms[message.id] = terms
         if is_persistent:
@@ -524,14 +525,17 @@ class MessageQueue:
     def _pop_checked(self, lane: Lane) -> QueuedMessage | None:
         message = lane.first()
         assert message is not None
-        has_expired = self._has_expired(message)
-        lane.pop()
-        if has_expired:
-            self._memory -= message.size
-            self._die(message, "expired")
-            self.dropped += 1
+        if self._has_expired(message):
+            self._expire(lane, message)
             return None
+        lane.pop()
         return message
+
+    def _expire(self, lane: Lane, first: QueuedMessage) -> None:
+        lane.pop()
+        self._memory -= first.size
+        self._die(first, "expired")
+        self.dropped += 1
 
     def _has_expired(self, message: QueuedMessage) -> bool:
         return is_expired(self._terms.get(message.id, PLAIN_TERMS).expires_at, self._host.now_ms)
@@ -750,7 +754,7 @@ class MessageQueue:
                     self._set_timer(self._host.now_ms)
                     return
                 checks -= 1
-                self._pop_checked(lane)
+                self._expire(lane, first)
         self._settle_pace()
 
     def _watch_front(self) -> None:

@@ -11,6 +11,7 @@ from operator import attrgetter
 from typing import TYPE_CHECKING, Any, TypeAlias, TypeVar
 
 from holtmq.broker.fan_out import FanOut
+from holtmq.broker.letter_way import LetterWay
 from holtmq.broker.memory import MemoryBudget, memory_of
 from holtmq.broker.queue import MessageQueue
 from holtmq.broker.queued_message import Origin, QueuedMessage, known_properties
@@ -70,6 +71,8 @@ class VirtualHost:
         self.dead_letters: LetterChain[Buried] = LetterChain()
         self._burials: deque[Burial] = deque()
         """Dead letters that are entering many queues in steps, and those that follow them."""
+        self._letter_way: LetterWay | None = None
+        """That of the last dead letter."""
 
     @property
     def journal(self) -> JournalPort:
@@ -354,20 +357,31 @@ class VirtualHost:
 
     def _route_dead_letter(self, letter: DeadLetter, message: QueuedMessage) -> FanOut | None:
         """Publish a dead letter. Return what is to be done in steps, if it has many queues or follows one that has."""
-        route = self.router.resolve_unpublished(letter.exchange, letter.routing_keys, letter.headers)
-        destinations = [target for target in self.destinations(route) if not letter.is_cycle(target.name)]
-        properties = known_properties(letter.raw_properties, self.broker.properties)
-        origin = self.broker.restorer.origin((letter.exchange, letter.routing_keys[0]))
+        way = self._letter_way
+        if way is None or not way.serves(letter, self.generation):
+            way = self._letter_way = self._way_of(letter)
+        destinations, entries, properties = way.destinations, way.entries, way.properties
         content, copies = make_content(letter.raw_properties, message.body), len(destinations)
         if self._burials or (copies > 1 and not self.broker.at_once(copies, 1)):
-            return FanOut(self.broker, origin, properties, [content], destinations, route.entries, _ignore)
+            return FanOut(self.broker, way.origin, properties, [content], destinations, entries, _ignore)
         if copies > 1:
             self.broker.expect(destinations, properties, message.size)
         self.broker.last_id += 1
-        dead = QueuedMessage(self.broker.last_id, origin, properties, content, message.size, copies)
+        dead = QueuedMessage(self.broker.last_id, way.origin, properties, content, message.size, copies)
         for target in destinations:
-            target.put(dead, route.entries.get(target.name))
+            target.put(dead, entries.get(target.name) if entries else None)
         return None
+
+    def _way_of(self, letter: DeadLetter) -> LetterWay:
+        route = self.router.resolve_unpublished(letter.exchange, letter.routing_keys, letter.headers)
+        return LetterWay(
+            letter,
+            self.generation,
+            self.broker.restorer.origin((letter.exchange, letter.routing_keys[0])),
+            known_properties(letter.raw_properties, self.broker.properties),
+            [target for target in self.destinations(route) if not letter.is_cycle(target.name)],
+            route.entries,
+        )
 
     def _bury_all(self) -> Steps[None]:
         """Put dead letters into their queues. A message leaves the queue in which it died when all of them have its letter."""
