@@ -28,6 +28,8 @@ LISTED = 1000
 LONGEST_WAIT_MS = 60_000.0
 INDEX_EVERY = 500
 """Puts in a row after which messages are indexed, so that a later pop does not have to index very many at once."""
+NEVER = threading.Event()
+"""Is never set. To create one for each pop would take longer than anything else that a pop does in Python."""
 T = TypeVar("T")
 Key: TypeAlias = str | Sequence[str]
 Patterns: TypeAlias = str | Sequence[str] | None
@@ -178,7 +180,7 @@ class QueueHandle:
 
     def pop_many(self, most: int, pattern: Patterns = None, *, lease_s: float = LEASE_S, wait_s: float = 0) -> list[Message]:
         """Lock and return up to `most` ready messages, in order."""
-        return self.pop_until(threading.Event(), most, pattern, lease_s=lease_s, wait_s=wait_s)
+        return self.pop_until(NEVER, most, pattern, lease_s=lease_s, wait_s=wait_s)
 
     def pop_until(
         self, given_up: threading.Event, most: int, pattern: Patterns = None, *, lease_s: float, wait_s: float

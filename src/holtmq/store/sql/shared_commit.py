@@ -35,6 +35,7 @@ class SharedCommits:
         self._waiting: list[_Request] = []
         self._is_led = False
         self._expected, self._last_took_s = 1, 0.0
+        self._is_gathering = False
         self._is_complete = threading.Event()
 
     @property
@@ -52,7 +53,7 @@ class SharedCommits:
         with self._guard:
             self._waiting.append(mine)
             leads, self._is_led = not self._is_led, True
-            if len(self._waiting) == self._expected:
+            if self._is_gathering and len(self._waiting) >= self._expected:
                 self._is_complete.set()
         interrupt = None if leads else mine.wait()
         if not mine.is_done:
@@ -102,7 +103,9 @@ class SharedCommits:
             if len(self._waiting) >= self._expected:
                 return
             self._is_complete.clear()
+            self._is_gathering = True
         self._is_complete.wait(min(self._last_took_s, LONGEST_GATHERING_S))
+        self._is_gathering = False
 
 
 class _Request:
