@@ -40,7 +40,9 @@ format: $(READY)
 bench: $(READY)  ## measure against peers; numbers and plots go to benchmarks/
 	$(BIN)/python -m benchmarks.routing
 	$(BIN)/python -m benchmarks.embedded
+	$(BIN)/python -m benchmarks.embedded --durability full
 	$(BIN)/python -m benchmarks.broker
+	$(BIN)/python -m benchmarks.commits
 	$(BIN)/python -m benchmarks.streams
 	$(BIN)/python -m benchmarks.tuning
 	$(BIN)/python -m benchmarks.management

@@ -20,8 +20,9 @@ import matplotlib.pyplot as plt
 
 from benchmarks.brokers import KINDS, Broker, alone, found_kinds, running
 from benchmarks.relay import relayed_per_s
-from benchmarks.results import FOLDER, OURS, Results, best, is_rate, worst
+from benchmarks.results import FOLDER, OURS, Results, is_rate, worst
 from benchmarks.rows import MESSAGES, RECEIVED, Row, rows
+from benchmarks.tables import print_tables
 
 PLOT = Path(__file__).with_name("broker.svg")
 REFERENCE = "RabbitMQ"
@@ -47,7 +48,10 @@ def main() -> None:
     is_complete = not (options.quick or options.only)
     out = options.out or (FOLDER / "broker.json" if is_complete else None)
     results = run(chosen, kinds, options.rounds, scale, out)
-    print_tables(results)
+    missing = [kind.name for kind in KINDS if kind.name not in results.versions]
+    if missing:
+        print(f"Not found, or left out: {', '.join(missing)}")
+    print_tables(results, [kind.name for kind in KINDS if kind.name in results.versions and kind.name != OURS])
     if is_complete:
         print(f"\nrelay without AMQP: {relayed_per_s(65_536, 4):,.0f} messages of 64 KiB per second")
         draw([results])
@@ -86,41 +90,6 @@ def measure(
         results.add(row.name, name, broker.name, value)
     shown = ", ".join(f"{value:,.4g} {name}" for name, value in values.items())
     print(f"{row.name}: {broker.name} {shown}", file=sys.stderr, flush=True)
-
-
-def print_tables(results: Results) -> None:
-    """Print a table for each kind of value: HoltMQ's worst and best round, and the medians of the peers."""
-    peers = [kind.name for kind in KINDS if kind.name != OURS and kind.name in results.versions]
-    versions = ", ".join(f"{name} {version}" for name, version in results.versions.items())
-    print(f"{versions}; {results.machine}; {results.date} UTC; {results.rounds} rounds")
-    missing = [kind.name for kind in KINDS if kind.name not in results.versions]
-    if missing:
-        print(f"Not found, or left out: {', '.join(missing)}")
-    for value in dict.fromkeys(value for row in results.rows.values() for value in row):
-        ratios = "".join(f" worst / {peer} |" for peer in peers)
-        print(f"\n| {value} | HoltMQ, worst | best | worst / best |{''.join(f' {peer} |' for peer in peers)}{ratios}")
-        print("|---" * (4 + 2 * len(peers)) + "|")
-        for row, values in results.rows.items():
-            if OURS in values.get(value, {}):
-                print(line(row, value, values[value], peers))
-
-
-def line(row: str, value: str, by_broker: dict[str, list[float]], peers: Sequence[str]) -> str:
-    ours, highest = worst(value, by_broker[OURS]), best(value, by_broker[OURS])
-    medians = [statistics.median(by_broker[peer]) if peer in by_broker else None for peer in peers]
-    cells = [shown(ours), shown(highest), ratio(min(ours, highest), max(ours, highest)), *map(shown, medians)]
-    cells += [ratio(ours, median) for median in medians]
-    return f"| {row} | " + " | ".join(cells) + " |"
-
-
-def shown(number: float | None) -> str:
-    if number is None:
-        return "–"
-    return f"{number:,.0f}" if number >= 100 else f"{number:.3g}"
-
-
-def ratio(number: float, other: float | None) -> str:
-    return f"{number / other:.2f}" if other else "–"
 
 
 def draw(parts: Sequence[Results]) -> None:

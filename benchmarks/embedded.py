@@ -1,21 +1,27 @@
 """The embedded queue beside its peers, in one run: python -m benchmarks.embedded [--quick] [--durability normal]
 
 litequeue, persist-queue and huey's SQLite storage do the same work at the same durability (SQLite's `synchronous`), on the
-same disk. Prints tables for benchmarks/README.md and draws benchmarks/embedded.svg.
+same disk, in turns. Prints tables for benchmarks/README.md: of HoltMQ the worst round, of its peers the median. A complete run
+writes benchmarks/results/embedded-normal.json or -full.json, and draws benchmarks/embedded.svg.
 """
 
 from __future__ import annotations
 
 import argparse
+import math
 import multiprocessing
 import os
+import re
 import sqlite3
+import statistics
+import sys
 import tempfile
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
+from importlib.metadata import version
 from multiprocessing.synchronize import Barrier
 from pathlib import Path
 from typing import Any, cast
@@ -26,89 +32,97 @@ from huey.storage import SqliteStorage
 from litequeue import LiteQueue
 
 import holtmq
+from benchmarks.results import FOLDER, OURS, Results
+from benchmarks.tables import print_tables
 from holtmq.embedded import QueueHandle
 
 BODY = b"x" * 100
 PLOT = Path(__file__).with_name("embedded.svg")
-FLOOR = "(SQLite: a bare INSERT)"
+BARE = "bare SQLite"
+RATE, TIME = "messages/s", "µs"
+PUT, POP = "put, one by one", "pop + ack with 20,000 waiting"
+THREADS, PROCESSES = "put, one by one, threads: {}", "put + pop + ack, processes: {}"
+GROWTH = "pop + ack by {} among {:,}"
+TURNS = 10
+PARTS = [
+    "puts",
+    "sends",
+    "many_puts",
+    "threads",
+    "pops",
+    "many_pops",
+    "callbacks",
+    "growth",
+    "processes",
+    "wake_up",
+    "file_sizes",
+]
 LEVELS = {"off": 0, "normal": 1, "full": 2}
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__)
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--quick", action="store_true", help="a tenth of the sizes, to see that it runs")
     parser.add_argument("--durability", choices=list(LEVELS), default="normal")
+    parser.add_argument("--rounds", type=int, default=3, help="number of rounds (default: 3)")
+    parser.add_argument("--only", choices=PARTS, nargs="+", default=PARTS, help="the parts to run (default: all)")
+    parser.add_argument("--out", type=Path, help="write the results to this file (default: only of a complete run)")
     options = parser.parse_args()
-    scale = 10 if options.quick else 1
-    with tempfile.TemporaryDirectory(prefix="holtmq-bench-") as folder:
-        bench = Bench(Path(folder), options.durability, scale)
-        puts = bench.puts()
-        bench.print_table("put, one by one", puts)
-        sent = bench.send()
-        print(f"\nsent by a producer, until each future is done: {sent:,.0f} messages/s")
-        many = bench.put_many()
-        fastest = max(per_second for name, per_second in puts.items() if name not in ("HoltMQ", FLOOR))
-        print(f"\nput_many of {300_000 // scale:,}: {many:,.0f} messages/s, {many / fastest:.1f} x the fastest peer's put")
-        print("\n| threads | put, one by one, messages/s in all |\n|---|---|")
-        for count in (1, 2, 4, 8):
-            print(f"| {count} | {bench.threads(count):,.0f} |")
-        pops = bench.pops()
-        bench.print_table(f"pop + ack with {20_000 // scale:,} waiting", pops)
-        print(f"\npop + ack / put: {pops['HoltMQ'] / puts['HoltMQ']:.2f}")
-        print(f"pop_many + ack_many of 100 at a time: {bench.pop_many():,.0f} messages/s")
-        print(f"consumer callbacks, one thread: {bench.callbacks():,.0f} messages/s")
-        growth = bench.growth()
-        sizes = list(growth)
-        print("\n| µs for pop + ack, by pattern | " + " | ".join(f"{size:,}" for size in sizes) + " | ratio |")
-        print("|---|" + "---|" * (len(sizes) + 1))
-        for name in growth[sizes[0]]:
-            times = [growth[size][name] for size in sizes]
-            print(f"| {name} | " + " | ".join(f"{us:.0f}" for us in times) + f" | {times[-1] / times[0]:.2f} |")
-        print("\n| processes | put + pop + ack, messages/s in all | beside one | bare SQLite, the same | beside one |")
-        print("|---|---|---|---|---|")
-        alone, alone_bare = bench.processes(1, hammer), bench.processes(1, hammer_bare)
-        print(f"| 1 | {alone:,.0f} | 1.0 | {alone_bare:,.0f} | 1.0 |")
-        for count in (2, 4, 8):
-            together, bare = bench.processes(count, hammer), bench.processes(count, hammer_bare)
-            print(f"| {count} | {together:,.0f} | {together / alone:.2f} | {bare:,.0f} | {bare / alone_bare:.2f} |")
-        print(f"\nwake-up across processes, median of 50: {bench.wake_up_ms():.1f} ms")
-        for what, size in bench.file_sizes().items():
-            print(f"file {what}: {size / 1e6:,.1f} MB")
-    if scale == 1:
-        draw(growth)
+    is_complete = not options.quick and options.only == PARTS
+    out = options.out or (FOLDER / f"embedded-{options.durability}.json" if is_complete else None)
+    versions = {name: version(name) for name in ("litequeue", "persist-queue", "huey")}
+    results = Results({OURS: holtmq.__version__, **versions, BARE: sqlite3.sqlite_version}, options.rounds)
+    for _ in range(options.rounds):
+        with tempfile.TemporaryDirectory(prefix="holtmq-bench-") as folder:
+            bench = Bench(Path(folder), options.durability, 10 if options.quick else 1, results)
+            for part in options.only:
+                getattr(bench, part)()
+        if out is not None:
+            results.write(out)
+    print_tables(results)
+    print_ratios(results)
+    if is_complete and options.durability == "normal":
+        draw(results)
 
 
 class Bench:
-    def __init__(self, folder: Path, durability: Any, scale: int) -> None:
+    """One round: every measurement, and those of the peers in turns with ours."""
+
+    def __init__(self, folder: Path, durability: Any, scale: int, results: Results) -> None:
         self.folder = folder
         self.durability = durability
         self.scale = scale
+        self._results = results
         self._files = 0
 
-    def puts(self) -> dict[str, float]:
-        count = (20_000 if self.durability != "full" else 5_000) // self.scale
-        queue = self.queue()
-        lite, persist, huey = self.litequeue(), self.persist_queue(), self.huey()
-        text = BODY.decode()
-        return {
-            "HoltMQ": rate(count, lambda: [queue.put(BODY, "orders.food") for _ in range(count)]),
-            "litequeue": rate(count, lambda: [lite.put(text) for _ in range(count)]),
-            "persist-queue": rate(count // 4, lambda: [persist.put(text) for _ in range(count // 4)]),
-            "huey": rate(count, lambda: [huey.enqueue(BODY) for _ in range(count)]),
-            FLOOR: rate(count, lambda: self.insert(count)),
-        }
+    def add(self, row: str, library: str, measured: float, value: str = RATE) -> None:
+        self._results.add(row, value, library, measured)
+        print(f"{row}: {library} {measured:,.4g} {value}", file=sys.stderr, flush=True)
 
-    def insert(self, count: int) -> None:
-        """What SQLite alone takes: rows into one table without an index, each a transaction."""
-        connection = sqlite3.connect(self.new_path(), isolation_level=None)
-        connection.execute("PRAGMA journal_mode = WAL")
-        connection.execute(f"PRAGMA synchronous = {LEVELS[self.durability]}")
-        connection.execute("CREATE TABLE bare (id INTEGER PRIMARY KEY, key INTEGER, body BLOB)")
-        for _ in range(count):
-            connection.execute("INSERT INTO bare VALUES (NULL, 1, ?)", (BODY,))
-        connection.close()
+    def take_turns(self, row: str, count: int, deeds: Mapping[str, Callable[[], object]]) -> None:
+        """Let each library do something so many times, a tenth of it at a time: the machine is not always as fast."""
+        seconds = dict.fromkeys(deeds, 0.0)
+        for _ in range(TURNS):
+            for library, deed in deeds.items():
+                started = time.perf_counter()
+                for _ in range(count // TURNS):
+                    deed()
+                seconds[library] += time.perf_counter() - started
+        for library, taken in seconds.items():
+            self.add(row, library, count // TURNS * TURNS / taken)
 
-    def send(self) -> float:
+    def puts(self) -> None:
+        queue, text = self.queue(), BODY.decode()
+        lite, persist, huey, bare = self.litequeue(), self.persist_queue(), self.huey(), self.bare()
+        self.take_turns(PUT, (20_000 if self.durability != "full" else 5_000) // self.scale, {
+            OURS: lambda: queue.put(BODY, "orders.food"),
+            "litequeue": lambda: lite.put(text),
+            "persist-queue": lambda: persist.put(text),
+            "huey": lambda: huey.enqueue(BODY),
+            BARE: lambda: bare.execute("INSERT INTO bare VALUES (NULL, 1, ?)", (BODY,)),
+        })  # fmt: skip
+
+    def sends(self) -> None:
         """One by one as well, but handed over: what comes while one transaction runs goes into the next."""
         count = 50_000 // self.scale
         mq = holtmq.open(self.new_path(), durability=self.durability)
@@ -119,24 +133,28 @@ class Bench:
             for future in futures:
                 future.result()
 
-        return rate(count, send_all)
+        self.add("sent by a producer, until each future is done", OURS, rate(count, send_all))
 
-    def put_many(self) -> float:
+    def many_puts(self) -> None:
         count = 300_000 // self.scale
         queue, batch = self.queue(), [(BODY, f"orders.k{n % 100}.x") for n in range(count)]
-        return max(rate(count, lambda: queue.put_many(batch)) for _ in range(3))
+        self.add(f"put_many of {count:,}", OURS, rate(count, lambda: queue.put_many(batch)))
 
-    def threads(self, count: int) -> float:
-        queue, each = self.queue(), (8_000 if self.durability != "full" else 4_000) // self.scale // count
-        with ThreadPoolExecutor(count) as pool:
+    def threads(self) -> None:
+        for number in (1, 2, 4, 8):
+            self.add(THREADS.format(number), OURS, self._put_in_threads(number))
+
+    def _put_in_threads(self, number: int) -> float:
+        queue, each = self.queue(), (8_000 if self.durability != "full" else 4_000) // self.scale // number
+        with ThreadPoolExecutor(number) as pool:
 
             def put_all(_: int) -> None:
                 for _ in range(each):
                     queue.put(BODY, "orders.food")
 
-            return rate(count * each, lambda: list(pool.map(put_all, range(count))))
+            return rate(number * each, lambda: list(pool.map(put_all, range(number))))
 
-    def pops(self) -> dict[str, float]:
+    def pops(self) -> None:
         """The first messages, and a quarter of them all: some libraries become slower with each message that was popped."""
         waiting, first, count = 20_000 // self.scale, 200 // self.scale, 5_000 // self.scale
         queue = self.filled(waiting)
@@ -152,27 +170,25 @@ class Bench:
                 huey.enqueue(BODY)
                 persist.put(text)
         deeds: dict[str, Callable[[], object]] = {
-            "HoltMQ": lambda: pop_and_ack(queue, 1),
-            "litequeue": lambda: lite.done(lite.pop().message_id),
+            OURS: lambda: pop_and_ack(queue, 1),
             "persist-queue": lambda: persist.ack(persist.get(block=False)),
-            "huey (no ack)": huey.dequeue,
+            "huey": huey.dequeue,  # it has no acknowledgements
         }
-        early = {name: rate(first, lambda: [deed() for _ in range(first)]) for name, deed in deeds.items()}  # noqa: B023
-        print(f"\npop + ack, the first {first}: " + ", ".join(f"{name} {number:,.0f}" for name, number in early.items()))
-        slow = early["litequeue"] < 2000  # it would take minutes
-        counts = {name: count // 10 if slow and name == "litequeue" else count for name in deeds}
-        return {name: rate(counts[name], lambda: [deed() for _ in range(counts[name])]) for name, deed in deeds.items()}  # noqa: B023
+        slow = {"litequeue": lambda: lite.done(lite.pop().message_id)}  # it would take minutes
+        self.take_turns(f"pop + ack, the first {first}", first, deeds | slow)
+        self.take_turns(POP, count, deeds)
+        self.take_turns(POP, count // 20, slow)
 
-    def pop_many(self) -> float:
+    def many_pops(self) -> None:
         queue, count = self.filled(20_000 // self.scale), 20_000 // self.scale
 
         def drain() -> None:
             while messages := queue.pop_many(100):
                 queue.ack_many(messages)
 
-        return rate(count, drain)
+        self.add("pop_many + ack_many of 100 at a time", OURS, rate(count, drain))
 
-    def callbacks(self) -> float:
+    def callbacks(self) -> None:
         count = 20_000 // self.scale
         queue, done, left = self.filled(count), threading.Event(), iter(range(count, 0, -1))
 
@@ -185,37 +201,41 @@ class Bench:
             done.wait()
             consumer.close()  # after the last acknowledgement
 
-        return rate(count, consume)
+        self.add("consumer callbacks, one thread", OURS, rate(count, consume))
 
-    def growth(self) -> dict[int, dict[str, float]]:
+    def growth(self) -> None:
         """Queues of growing length with 10,000 distinct keys, or as many as there are messages."""
-        found: dict[int, dict[str, float]] = {}
         for size in (1_000, 10_000, 100_000, 1_000_000 // self.scale):
             queue = self.queue()
             keys = min(size, 10_000)
             queue.put_many([(BODY, f"orders.k{n % keys}.{'eu' if n % 2 else 'us'}") for n in range(size)])
             os.sync()  # let the disk finish with the filling before the emptying is timed
-            found[size] = pattern_times(queue, keys, popped=min(300, size // 6))
-        return found
+            for name, taken_us in pattern_times(queue, keys, popped=min(300, size // 6)).items():
+                self.add(GROWTH.format(name, size), OURS, taken_us, TIME)
 
-    def processes(self, count: int, work: Callable[[Path, Any, int, Barrier], None]) -> float:
-        path, each = self.new_path(), 16_000 // self.scale // count
+    def processes(self) -> None:
+        for number in (1, 2, 4, 8):
+            self.add(PROCESSES.format(number), OURS, self._in_processes(number, hammer))
+            self.add(PROCESSES.format(number), BARE, self._in_processes(number, hammer_bare))
+
+    def _in_processes(self, number: int, work: Callable[[Path, Any, int, Barrier], None]) -> float:
+        path, each = self.new_path(), 16_000 // self.scale // number
         if work is hammer:
             holtmq.open(path).close()
         else:
             create_bare(path)
-        together = multiprocessing.Barrier(count + 1)
-        workers = [multiprocessing.Process(target=work, args=(path, self.durability, each, together)) for _ in range(count)]
+        together = multiprocessing.Barrier(number + 1)
+        workers = [multiprocessing.Process(target=work, args=(path, self.durability, each, together)) for _ in range(number)]
         for worker in workers:
             worker.start()
         together.wait()
-        per_second = rate(count * each, together.wait)
+        per_second = rate(number * each, together.wait)
         for worker in workers:
             worker.join()
         assert all(worker.exitcode == 0 for worker in workers)
         return per_second
 
-    def wake_up_ms(self) -> float:
+    def wake_up(self) -> None:
         path = self.new_path()
         with holtmq.open(path) as mq:
             queue = mq.queue("q")
@@ -231,26 +251,26 @@ class Bench:
                 while queue.peek("reply") is not None:
                     time.sleep(0.001)
             other.join()
-        return float(sorted(delays)[len(delays) // 2])
+        self.add("wake-up across processes, median of 50", OURS, statistics.median(delays), "ms")
 
-    def file_sizes(self) -> dict[str, int]:
+    def file_sizes(self) -> None:
         path, count = self.new_path(), 100_000 // self.scale
         with holtmq.open(path, durability=self.durability) as mq:
             queue = mq.queue("q")
 
-            def size() -> int:
-                return sum(Path(f"{path}{suffix}").stat().st_size for suffix in ("", "-wal"))
+            def add(when: str) -> None:
+                size = sum(Path(f"{path}{suffix}").stat().st_size for suffix in ("", "-wal"))
+                self.add(f"file {when}", OURS, size / 1e6, "MB")
 
             queue.put_many([(BODY, f"orders.k{n % 1000}") for n in range(count)])
-            sizes = {f"with {count:,} messages of {len(BODY)} bytes": size()}
+            add(f"with {count:,} messages of {len(BODY)} bytes")
             queue.purge()
-            sizes["after purge"] = size()
+            add("after purge")
             queue.put_many([(BODY, f"orders.k{n % 1000}") for n in range(count)])
-            sizes["filled again"] = size()
+            add("filled again")
             queue.purge()
             mq.vacuum()
-            sizes["after purge and vacuum"] = size()
-        return sizes
+            add("after purge and vacuum")
 
     def queue(self) -> QueueHandle:
         self.opened = holtmq.open(self.new_path(), durability=self.durability)
@@ -277,15 +297,17 @@ class Bench:
         storage.conn.execute(f"PRAGMA synchronous = {LEVELS[self.durability]}")
         return storage
 
+    def bare(self) -> sqlite3.Connection:
+        """What SQLite alone takes: rows into one table without an index, each a transaction."""
+        connection = sqlite3.connect(self.new_path(), isolation_level=None)
+        connection.execute("PRAGMA journal_mode = WAL")
+        connection.execute(f"PRAGMA synchronous = {LEVELS[self.durability]}")
+        connection.execute("CREATE TABLE bare (id INTEGER PRIMARY KEY, key INTEGER, body BLOB)")
+        return connection
+
     def new_path(self) -> Path:
         self._files += 1
         return self.folder / f"{self._files}.db"
-
-    def print_table(self, what: str, rates: dict[str, float]) -> None:
-        ours = rates["HoltMQ"]
-        print(f"\n| {what} | messages/s | HoltMQ is |\n|---|---|---|")
-        for name, per_second in rates.items():
-            print(f"| {name} | {per_second:,.0f} | {ours / per_second:,.1f} x |")
 
 
 def pattern_times(queue: QueueHandle, keys: int, popped: int) -> dict[str, float]:
@@ -385,10 +407,43 @@ def us(count: int, work: Callable[[], object]) -> float:
     return 1e6 / rate(count, work)
 
 
-def draw(growth: dict[int, dict[str, float]]) -> None:
+def print_ratios(results: Results) -> None:
+    """Print what is compared with ourselves: the medians of all rounds."""
+
+    def median(row: str, library: str, value: str = RATE) -> float:
+        rounds = results.rows.get(row, {}).get(value, {}).get(library)
+        return statistics.median(rounds) if rounds else math.nan
+
+    print(f"\npop + ack / put: {median(POP, OURS) / median(PUT, OURS):.2f}")
+    print(
+        "threads / one: "
+        + ", ".join(f"{n}: {median(THREADS.format(n), OURS) / median(THREADS.format(1), OURS):.2f}" for n in (2, 4, 8))
+    )
+    for library in (OURS, BARE):
+        one = median(PROCESSES.format(1), library)
+        print(
+            f"processes / one, {library}: "
+            + ", ".join(f"{n}: {median(PROCESSES.format(n), library) / one:.2f}" for n in (2, 4, 8))
+        )
+    for name, sizes in growth_of(results).items():
+        times = [median(GROWTH.format(name, size), OURS, TIME) for size in sizes]
+        print(f"pop + ack by {name}, longest / shortest queue: {times[-1] / times[0]:.2f}")
+
+
+def growth_of(results: Results) -> dict[str, list[int]]:
+    """Return the patterns that were popped by, and the lengths of the queues for each."""
+    found: dict[str, list[int]] = {}
+    for row in results.rows:
+        if (match := re.fullmatch("pop [+] ack by (.*) among ([0-9,]+)", row)) is not None:
+            found.setdefault(match[1], []).append(int(match[2].replace(",", "")))
+    return found
+
+
+def draw(results: Results) -> None:
     figure, axes = plt.subplots(figsize=(9, 3.2), layout="constrained")
-    for name in next(iter(growth.values())):
-        axes.plot(list(growth), [growth[size][name] for size in growth], "o-", label=name)
+    for name, sizes in growth_of(results).items():
+        times = [statistics.median(results.rows[GROWTH.format(name, size)][TIME][OURS]) for size in sizes]
+        axes.plot(sizes, times, "o-", label=name)
     axes.set(xscale="log", ylim=(0, None), xlabel="messages waiting", ylabel="µs for pop + ack")
     axes.legend(fontsize="small", loc="upper left", bbox_to_anchor=(1, 1))
     figure.savefig(PLOT)

@@ -3,7 +3,7 @@
 Parts: route, narrow, fanout, bindings, headers, scaling, memory, naive, amqp (default: all). Messages have the columns of an
 archive and bodies of 200 bytes that do not compress well. Copying and routing write the same number of rows: each message
 reaches one queue, and in the part fanout 1, 10 or 50 queues. Each round runs everything once, one after the other. The fastest
-round counts.
+round counts. A complete run writes all rounds to benchmarks/results/pipeline.json.
 """
 
 from __future__ import annotations
@@ -24,13 +24,18 @@ import numpy as np
 import pika
 import pyarrow as pa
 import pyarrow.parquet as pq
+import pyspark
 from pyspark.sql import SparkSession
 from pyspark.sql import functions as F
 
+import holtmq
+from benchmarks.results import FOLDER, OURS, Results, best
 from holtmq import Binding, Exchange, Queue, Topology
 from holtmq.spark import publish, register, route, route_job, session
 from tests.server.process import broker_process
 
+BESIDE = "beside it"
+MESSAGES = 5_000_000
 FILES = 8
 QUEUES = 100
 FAN_OUTS, FAN_OUT_BINDINGS, FAN_OUT_QUEUES = (1, 10, 50), 3_000, 200
@@ -153,16 +158,25 @@ def _hexadecimal(generator: np.random.Generator, rows: int, width: int) -> pa.Ar
 
 
 class Bench:
-    """Runs jobs in rounds and keeps the fastest time of each."""
+    """Runs jobs in rounds, and keeps the times of each."""
 
-    def __init__(self, spark: SparkSession, folder: Path, rounds: int) -> None:
+    def __init__(self, spark: SparkSession, folder: Path, results: Results) -> None:
         self.spark = spark
         self.folder = folder
-        self.rounds = rounds
+        self.rounds = results.rounds
+        self._results = results
 
-    def rounds_of(self, **jobs: Callable[[str], object]) -> dict[str, float]:
-        """Run the jobs, each with the path to write to. Return the seconds of each."""
-        best: dict[str, float] = {}
+    def add(self, label: str, ours: Sequence[float], theirs: Sequence[float], value: str = "s") -> None:
+        """Keep the rounds of a job and of what it is compared with, and print the fastest of both."""
+        for library, rounds in ((OURS, ours), (BESIDE, theirs)):
+            for measured in rounds:
+                self._results.add(label, value, library, measured)
+        fastest, beside = best(value, list(ours)), best(value, list(theirs))
+        print(f"| {label} | {fastest:,.4g} {value} | {beside:,.4g} {value} | {fastest / beside:.2f} |", flush=True)
+
+    def rounds_of(self, **jobs: Callable[[str], object]) -> dict[str, list[float]]:
+        """Run the jobs, each with the path to write to. Return the seconds of each, in all rounds."""
+        taken: dict[str, list[float]] = {name: [] for name in jobs}
         for _ in range(self.rounds):
             for name, job in jobs.items():
                 target = self.folder / "out"
@@ -170,8 +184,8 @@ class Bench:
                 os.sync()  # so that no job waits for the writes of the previous one
                 started = time.perf_counter()
                 job(str(target))
-                best[name] = min(best.get(name, 1e9), time.perf_counter() - started)
-        return best
+                taken[name].append(time.perf_counter() - started)
+        return taken
 
     def copy(self, source: str, fan_out: int = 1) -> Callable[[str], object]:
         names = ", ".join(f"'q{number}'" for number in range(fan_out))
@@ -201,7 +215,7 @@ class Bench:
         return lambda target: route_job(self.spark, source, target, topology)
 
 
-def bench_routes(bench: Bench, few: str, many: str) -> None:
+def bench_routes(bench: Bench, few: str, many: str, kind: str = "") -> None:
     topology = topics(10_000)
     for keys, source in (("10,000", few), ("2,000,000", many)):
         times = bench.rounds_of(
@@ -217,7 +231,7 @@ def bench_routes(bench: Bench, few: str, many: str) -> None:
             ("python", "copying with all rows passing through Python"),
             ("keys", "finding the distinct keys"),
         ):
-            print_row(f"{label}, {keys} distinct keys", times[name], times["copy"])
+            bench.add(f"{label}{kind}, {keys} distinct keys", times[name], times["copy"])
 
 
 def bench_fan_out(bench: Bench, messages: int, deliveries: int) -> None:
@@ -231,15 +245,15 @@ def bench_fan_out(bench: Bench, messages: int, deliveries: int) -> None:
             )
             shutil.rmtree(source)
             for name, label in (("route", "route()"), ("job", "the route job")):
-                print_row(f"{label}, {count:,} messages into {fan_out} queues each, {keys:,} keys", times[name], times["copy"])
+                bench.add(f"{label}, {count:,} messages into {fan_out} queues each, {keys:,} keys", times[name], times["copy"])
 
 
 def bench_bindings(bench: Bench, few: str) -> None:
     sizes = {f"n{count}": topics(count) for count in (1_000, 100_000)}
     routes = bench.rounds_of(**{name: bench.route(few, topology) for name, topology in sizes.items()})
     jobs = bench.rounds_of(**{name: bench.job(few, topology) for name, topology in sizes.items()})
-    print_row("route(), 100,000 bindings / 1,000", routes["n100000"], routes["n1000"])
-    print_row("the route job, 100,000 bindings / 1,000", jobs["n100000"], jobs["n1000"])
+    bench.add("route(), 100,000 bindings / 1,000", routes["n100000"], routes["n1000"])
+    bench.add("the route job, 100,000 bindings / 1,000", jobs["n100000"], jobs["n1000"])
 
 
 def bench_headers(bench: Bench, messages: int) -> None:
@@ -249,7 +263,7 @@ def bench_headers(bench: Bench, messages: int) -> None:
         times = bench.rounds_of(copy=bench.copy(source), route=bench.route(source, topology), job=bench.job(source, topology))
         shutil.rmtree(source)
         for name, label in (("route", "route()"), ("job", "the route job")):
-            print_row(f"{label}, 1,000 headers bindings over 10 names, {kinds:,} sets of headers", times[name], times["copy"])
+            bench.add(f"{label}, 1,000 headers bindings over 10 names, {kinds:,} sets of headers", times[name], times["copy"])
 
 
 def bench_naive(bench: Bench, few: str) -> None:
@@ -265,7 +279,7 @@ def bench_naive(bench: Bench, few: str) -> None:
         route=lambda target: route(messages, topology).write.parquet(target),
     )
     messages.unpersist()
-    print_row(
+    bench.add(
         f"cross join with regular expressions / route(), {NAIVE_MESSAGES:,} messages x {NAIVE_BINDINGS:,}",
         times["naive"],
         times["route"],
@@ -298,7 +312,7 @@ def bench_amqp(bench: Bench) -> None:
             ("sink, confirmed / a pika loop, confirmed", sink, confirmed),
             ("sink, confirmed / a pika loop that asks for no confirms", sink, published),
         ):
-            print(f"| {label} | {max(ours):,.0f}/s | {max(theirs):,.0f}/s | {max(ours) / max(theirs):.1f} |", flush=True)
+            bench.add(label, ours, theirs, "messages/s")
 
 
 def rate(count: int, action: Callable[..., object], *arguments: object) -> float:
@@ -338,17 +352,17 @@ def pika_consume(url: str, count: int) -> None:
         channel.cancel()
 
 
-def bench_scaling(folder: Path, few: str, rounds: int) -> None:
+def bench_scaling(folder: Path, few: str, results: Results) -> None:
     """Compare one core with two, each in a session of its own."""
     topology = topics(10_000)
     times = {}
     for cores in (1, 2):
         spark = session(f"local[{cores}]")
-        bench = Bench(spark, folder, rounds)
+        bench = Bench(spark, folder, results)
         times[cores] = bench.rounds_of(route=bench.route(few, topology), job=bench.job(few, topology))
         spark.stop()
     for name, label in (("route", "route()"), ("job", "the route job")):
-        print_row(f"{label}: one core / two", times[1][name], times[2][name])
+        bench.add(f"{label}: one core / two", times[1][name], times[2][name])
 
 
 def bench_memory(folder: Path, messages: int) -> None:
@@ -363,7 +377,7 @@ def bench_memory(folder: Path, messages: int) -> None:
 
 
 def _route_and_measure(source: str, target: str) -> tuple[int, int, int]:
-    bench = Bench(session("local[2]"), Path(target).parent, 1)
+    bench = Bench(session("local[2]"), Path(target).parent, Results({}, rounds=1))
     topology = topics(10_000)
     bench.rounds_of(route=bench.route(source, topology), job=bench.job(source, topology))
     sizes = _most_mib(_status(os.getpid())), *memory_mib()
@@ -399,33 +413,34 @@ def _descendants(process: int) -> Iterator[str]:
             yield from _descendants(int(child))
 
 
-def print_row(label: str, ours: float, theirs: float) -> None:
-    print(f"| {label} | {ours:.1f} s | {theirs:.1f} s | {ours / theirs:.2f} |", flush=True)
-
-
 def main() -> None:
     parser = argparse.ArgumentParser()
     parser.add_argument("parts", nargs="*", default=PARTS, help=f"some of {', '.join(PARTS)}")
-    parser.add_argument("--messages", type=int, default=5_000_000)
+    parser.add_argument("--messages", type=int, default=MESSAGES)
     parser.add_argument("--deliveries", type=int, default=25_000_000, help="maximum number of rows that the part fanout writes")
     parser.add_argument("--rounds", type=int, default=ROUNDS)
+    parser.add_argument("--out", type=Path, help="write the results to this file (default: only of a complete run)")
     chosen = parser.parse_args()
     unknown = {*chosen.parts} - {*PARTS}
     if unknown:
         sys.exit(f"unknown parts {', '.join(sorted(unknown))}: expected some of {', '.join(PARTS)}")
+    results = Results({OURS: holtmq.__version__, "Spark": pyspark.__version__}, chosen.rounds, chosen.messages / MESSAGES)
     with tempfile.TemporaryDirectory(prefix="holtmq-bench-") as name:
-        run_parts(Path(name), chosen.parts, chosen.messages, chosen.deliveries, chosen.rounds)
+        run_parts(Path(name), chosen.parts, chosen.messages, chosen.deliveries, results)
+    is_complete = chosen.messages == MESSAGES and {*chosen.parts} == {*PARTS}
+    if chosen.out or is_complete:
+        results.write(chosen.out or FOLDER / "pipeline.json")
 
 
-def run_parts(folder: Path, parts: Sequence[str], messages: int, deliveries: int, rounds: int) -> None:
+def run_parts(folder: Path, parts: Sequence[str], messages: int, deliveries: int, results: Results) -> None:
     few = make_messages(folder / "few", messages, 10_000)
     print("| what | it takes | beside it | ratio |\n|---|---|---|---|")
-    bench = Bench(session("local[2]"), folder, rounds)
+    bench = Bench(session("local[2]"), folder, results)
     if "route" in parts:
         bench_routes(bench, few, make_messages(folder / "many", messages, 2_000_000))
     if "narrow" in parts:
-        sources = (make_messages(folder / f"narrow-{keys}", messages, keys, is_narrow=True) for keys in KEYS)
-        bench_routes(bench, *sources)
+        narrow_few, narrow_many = (make_messages(folder / f"narrow-{keys}", messages, keys, is_narrow=True) for keys in KEYS)
+        bench_routes(bench, narrow_few, narrow_many, ", narrow messages")
     if "fanout" in parts:
         bench_fan_out(bench, messages, deliveries)
     if "bindings" in parts:
@@ -438,7 +453,7 @@ def run_parts(folder: Path, parts: Sequence[str], messages: int, deliveries: int
         bench_amqp(bench)
     bench.spark.stop()
     if "scaling" in parts:
-        bench_scaling(folder, few, rounds)
+        bench_scaling(folder, few, results)
     if "memory" in parts:
         bench_memory(folder, messages)
 

@@ -1,7 +1,8 @@
 """The embedded queue on PostgreSQL beside its peers, in one run: python -m benchmarks.postgres
 
 procrastinate and pgqueuer do the same work on the same server, which syncs each commit (`synchronous_commit=on`). Workers are
-processes; they begin and end together. Prints tables for benchmarks/README.md.
+processes; they begin and end together. Prints tables for benchmarks/README.md: of HoltMQ the worst round, of its peers the
+median. A complete run writes benchmarks/results/postgres.json.
 """
 
 from __future__ import annotations
@@ -9,10 +10,13 @@ from __future__ import annotations
 import argparse
 import asyncio
 import multiprocessing
+import statistics
 import time
 from collections.abc import Awaitable, Callable
 from datetime import timedelta
+from importlib.metadata import version
 from multiprocessing.synchronize import Barrier
+from pathlib import Path
 from typing import Any
 from uuid import uuid4
 
@@ -22,7 +26,9 @@ from pgqueuer.ports.repository import EntrypointExecutionParameter
 from pgqueuer.queries import Queries
 
 import holtmq
-from benchmarks.embedded import BODY, pattern_times, pop_and_ack, rate
+from benchmarks.embedded import BODY, GROWTH, RATE, TIME, pattern_times, pop_and_ack, rate
+from benchmarks.results import FOLDER, OURS, Results
+from benchmarks.tables import print_tables
 from holtmq.database_url import DatabaseUrl
 from tests.peers.postgres import Postgres, running_postgres
 
@@ -30,42 +36,51 @@ SETTINGS = {"shared_buffers": "256MB", "max_connections": "100", "synchronous_co
 ROUNDS = 3
 MANY = 8
 TABLES = ("deliveries", "messages", "routing_keys")
-FLOOR = "(PostgreSQL: a bare INSERT, a bare DELETE)"
+BARE = "bare PostgreSQL"
+ROW = "{}, workers: {}"
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--quick", action="store_true", help="a tenth of the sizes, to see that it runs")
-    parser.add_argument("--rounds", type=int, default=ROUNDS, help="rounds of which the best counts (default: %(default)s)")
+    parser.add_argument("--rounds", type=int, default=ROUNDS, help="number of rounds (default: %(default)s)")
     parser.add_argument("--only", choices=("rates", "alone", "growth"), help="measure only this")
+    parser.add_argument("--out", type=Path, help="write the results to this file (default: only of a complete run)")
     parser.add_argument("--soak", type=float, default=0.0, metavar="MINUTES", help="put, pop and acknowledge for so long")
     options = parser.parse_args()
     scale = 10 if options.quick else 1
+    is_complete = not options.quick and options.only is None
+    out = options.out or (FOLDER / "postgres.json" if is_complete else None)
+    versions = {name: version(name) for name in LIBRARIES if name not in (OURS, BARE)}
+    results = Results({OURS: holtmq.__version__, **versions}, options.rounds)
     with running_postgres(SETTINGS) as server:
         if options.soak:
             soak(server.url("soak"), options.soak * 60)
             return
-        if options.only in (None, "rates"):
-            print_rates(compare(server, scale, 1 if options.quick else options.rounds))
-        if options.only in (None, "alone"):
-            print_alone(server, scale)
-        if options.only in (None, "growth"):
-            print_growth(server, scale)
+        with psycopg.connect(conninfo(server.url("version"))) as connection:
+            results.versions[BARE] = str(connection.info.server_version // 10_000)
+        for turn in range(options.rounds):
+            if options.only in (None, "rates"):
+                compare(server, results, turn, scale)
+            if options.only in (None, "alone"):
+                measure_alone(server, results, turn, scale)
+            if options.only in (None, "growth"):
+                measure_growth(server, results, turn, scale)
+            if out is not None:
+                results.write(out)
+    print_tables(results)
+    if options.only in (None, "rates"):
+        print_ratios(results)
 
 
-def compare(server: Postgres, scale: int, rounds: int) -> dict[tuple[str, int, str], float]:
-    """Messages per second, the best of several rounds: by work, number of workers and library."""
-    found: dict[tuple[str, int, str], float] = {}
-    for turn in range(rounds):
-        for workers in (1, MANY):
-            count = (2_000 if workers == 1 else 8_000) // scale
-            for name, library in LIBRARIES.items():
-                url = server.url(f"{name.lower().strip('(').split(':')[0]}_{turn}_{workers}")
-                library.prepare(url)
-                for work, deed in (("put", library.put), ("pop + ack", library.pop)):
-                    key = (work, workers, name)
-                    found[key] = max(found.get(key, 0.0), in_processes(deed, url, workers, count))
-    return found
+def compare(server: Postgres, results: Results, turn: int, scale: int) -> None:
+    for workers in (1, MANY):
+        count = (2_000 if workers == 1 else 8_000) // scale
+        for name, library in LIBRARIES.items():
+            url = server.url(f"{name.lower().replace(' ', '_')}_{turn}_{workers}")
+            library.prepare(url)
+            for work, deed in (("put", library.put), ("pop + ack", library.pop)):
+                results.add(ROW.format(work, workers), RATE, name, in_processes(deed, url, workers, count))
 
 
 def in_processes(deed: Callable[[str, int, Barrier], None], url: str, workers: int, count: int) -> float:
@@ -203,7 +218,7 @@ class Bare:
             together.wait()
 
 
-LIBRARIES: dict[str, Any] = {"HoltMQ": HoltMQ, "procrastinate": Procrastinate, "pgqueuer": PgQueuer, FLOOR: Bare}
+LIBRARIES: dict[str, Any] = {OURS: HoltMQ, "procrastinate": Procrastinate, "pgqueuer": PgQueuer, BARE: Bare}
 
 
 def conninfo(url: str) -> str:
@@ -222,52 +237,44 @@ async def with_queries(url: str, work: Callable[[Queries], Awaitable[None]]) -> 
         await work(Queries.from_psycopg_connection(connection))
 
 
-def print_rates(found: dict[tuple[str, int, str], float]) -> None:
+def print_ratios(results: Results) -> None:
+    """Print what many workers do together as a multiple of one, from the medians."""
     for work in ("put", "pop + ack"):
-        print(f"\n| {work}, messages/s | 1 worker | {MANY} workers | ratio | HoltMQ is, 1 worker | {MANY} workers |")
-        print("|---|---|---|---|---|---|")
         for name in LIBRARIES:
-            one, many = found[work, 1, name], found[work, MANY, name]
-            ours = [found[work, workers, "HoltMQ"] for workers in (1, MANY)]
-            print(f"| {name} | {one:,.0f} | {many:,.0f} | {many / one:.1f} | {ours[0] / one:.1f} x | {ours[1] / many:.1f} x |")
+            one, many = (statistics.median(results.rows[ROW.format(work, workers)][RATE][name]) for workers in (1, MANY))
+            print(f"{work}, {MANY} workers / one, {name}: {many / one:.1f}")
 
 
-def print_alone(server: Postgres, scale: int) -> None:
+def measure_alone(server: Postgres, results: Results, turn: int, scale: int) -> None:
     count = 20_000 // scale
-    with holtmq.open(server.url("alone")) as mq:
+    with holtmq.open(server.url(f"alone_{turn}")) as mq:
         queue = mq.queue("q")
         batch = [(BODY, f"orders.k{n % 100}.x") for n in range(count)]
-        print(f"\nput_many of {count:,}: {rate(count, lambda: queue.put_many(batch)):,.0f} messages/s")
+        results.add(f"put_many of {count:,}", RATE, OURS, rate(count, lambda: queue.put_many(batch)))
 
         def drain() -> None:
             while messages := queue.pop_many(100):
                 queue.ack_many(messages)
 
-        print(f"pop_many + ack_many of 100 at a time: {rate(count, drain):,.0f} messages/s")
+        results.add("pop_many + ack_many of 100 at a time", RATE, OURS, rate(count, drain))
         producer = mq.producer("q")
 
         def send_all() -> None:
             for future in [producer.send(BODY, "orders.food") for _ in range(count)]:
                 future.result()
 
-        print(f"sent by a producer, until each future is done: {rate(count, send_all):,.0f} messages/s")
+        results.add("sent by a producer, until each future is done", RATE, OURS, rate(count, send_all))
 
 
-def print_growth(server: Postgres, scale: int) -> None:
-    found: dict[int, dict[str, float]] = {}
+def measure_growth(server: Postgres, results: Results, turn: int, scale: int) -> None:
     for size in (1_000, 10_000, 100_000, 1_000_000 // scale):
-        with holtmq.open(server.url(f"growth_{size}")) as mq:
+        with holtmq.open(server.url(f"growth_{turn}_{size}")) as mq:
             queue, keys = mq.queue("q"), min(size, 10_000)
             for start in range(0, size, 50_000):
                 part = range(start, min(start + 50_000, size))
                 queue.put_many([(BODY, f"orders.k{n % keys}.{'eu' if n % 2 else 'us'}") for n in part])
-            found[size] = pattern_times(queue, keys, popped=min(300, size // 6))
-    sizes = list(found)
-    print("\n| µs for pop + ack, by pattern | " + " | ".join(f"{size:,}" for size in sizes) + " | ratio |")
-    print("|---|" + "---|" * (len(sizes) + 1))
-    for name in found[sizes[0]]:
-        times = [found[size][name] for size in sizes]
-        print(f"| {name} | " + " | ".join(f"{each:.0f}" for each in times) + f" | {times[-1] / times[0]:.2f} |")
+            for name, taken_us in pattern_times(queue, keys, popped=min(300, size // 6)).items():
+                results.add(GROWTH.format(name, size), TIME, OURS, taken_us)
 
 
 def soak(url: str, seconds: float) -> None:

@@ -17,10 +17,11 @@ from pathlib import Path
 
 import psycopg
 
-from benchmarks.broker import QUICK, ratio, run, shown
+from benchmarks.broker import QUICK, run
 from benchmarks.brokers import Broker, HoltMQ, RabbitMQ, running
 from benchmarks.results import Results, best, worst
 from benchmarks.rows import CONFIRMED, SENT, LoadRow, ten_to_ten
+from benchmarks.tables import ratio, shown
 from holtmq.bench import run_load
 from holtmq.database_url import DatabaseUrl
 from tests.peers.peer import RABBITMQ
