@@ -151,3 +151,23 @@ def test_a_transaction_and_a_move_stay_whole(filed: Bench, client: Client, tmp_p
     filed.to_disk()
     assert after_crash(filed, tmp_path / "c.db", "other") == [b"1", b"big"]
     assert after_crash(filed, tmp_path / "d.db") == []
+
+
+@pytest.mark.parametrize("ends_with", ["purge", "delete"])
+def test_emptying_a_queue_removes_chunks_and_not_each_message(bench: Bench, ends_with: str) -> None:
+    client = bench.client()
+    client.declare("q", durable=True)
+    for _ in range(3):
+        for _ in range(100):
+            client.publish("", "q", b"m", delivery_mode=2)
+        bench.to_disk()
+    if ends_with == "purge":
+        bench.broker.vhosts["/"].queue("q").purge()
+    else:
+        client.channel.declarer.delete_queue("q", if_unused=False, if_empty=False)
+    statements: list[str] = []
+    bench.database.connection.set_trace_callback(statements.append)
+    bench.to_disk()
+    bench.database.connection.set_trace_callback(None)
+    assert sum(statement.startswith("DELETE FROM log_chunks") for statement in statements) == 3
+    assert bench.database.connection.execute("SELECT count(*) FROM log_slices").fetchone() == (0,)

@@ -12,7 +12,6 @@ from __future__ import annotations
 import heapq
 from bisect import bisect_right
 from collections import deque
-from collections.abc import Iterator
 
 from holtmq.broker.queued_message import QueuedMessage
 
@@ -177,10 +176,6 @@ class Lane:
         if self.ready:
             newest = max(newest, self.ready[min(ahead, len(self.ready)) - 1].id)
         return newest, max(0, ahead - len(self.ready)) if self.paged else 0
-
-    def in_memory(self) -> Iterator[QueuedMessage]:
-        yield from (message for _, message in self.returned)
-        yield from self.ready
 
     def clear(self) -> deque[QueuedMessage]:
         """Remove all messages. Return those that were in memory, because to free many of them takes a while."""

@@ -707,9 +707,6 @@ class MessageQueue:
         unsettled = {message.id for message in kept}
         self._journal.purge(self.id, kept)
         for lane in self._lanes:
-            for message in lane.in_memory():
-                if message.stored:
-                    self._journal.remove(message, self.id)
             self._host.free_in_steps(self, lane.clear())
         if self._dying is not None:
             self._dying.clear()

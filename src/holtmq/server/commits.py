@@ -356,6 +356,7 @@ class Commits:
                 future.set_result(None)
         self._waiters = [waiter for waiter in self._waiters if not waiter[1].done()]
         self._resume_clients()
+        self._turns.end()  # at once: a publisher that waits for its confirm would wait for another iteration of the loop
 
     def _resume_clients(self) -> None:
         clients, self._clients = self._clients, []

@@ -42,7 +42,7 @@ class Turns:
             return
         self.is_open = True
         self._bytes = 0
-        self._loop.call_soon(self._end)
+        self._loop.call_soon(self.end)
         with self._broker.internal_errors.contain("beginning a turn", "all queues"):
             self._broker.begin(self._clock.now_ms())
 
@@ -50,7 +50,7 @@ class Turns:
         """Count received bytes, and end a turn that has received too many: libuv may read a socket many times in a row."""
         self._bytes += size
         if self._bytes >= TURN_BYTES:
-            self._end()
+            self.end()
 
     def flush_later(self, client: Client) -> None:
         """Send the output of a client when the turn ends."""
@@ -62,7 +62,8 @@ class Turns:
         if client in self._to_flush:
             self._to_flush.remove(client)
 
-    def _end(self) -> None:
+    def end(self) -> None:
+        """End the turn, if one is open: send messages to consumers, and send what clients are to receive."""
         if not self.is_open:
             return
         self.is_open = False
