@@ -19,7 +19,7 @@ from pathlib import Path
 import matplotlib.pyplot as plt
 
 from benchmarks.brokers import KINDS, Broker, alone, found_kinds, running
-from benchmarks.relay import relayed_per_s
+from benchmarks.relay import relay
 from benchmarks.results import FOLDER, OURS, Results, is_rate, worst
 from benchmarks.rows import MESSAGES, RECEIVED, Row, rows
 from benchmarks.tables import print_tables
@@ -53,7 +53,7 @@ def main() -> None:
         print(f"Not found, or left out: {', '.join(missing)}")
     print_tables(results, [kind.name for kind in KINDS if kind.name in results.versions and kind.name != OURS])
     if is_complete:
-        print(f"\nrelay without AMQP: {relayed_per_s(65_536, 4):,.0f} messages of 64 KiB per second")
+        print(f"\nrelay without AMQP: {relay(65_536, 4).per_s:,.0f} messages of 64 KiB per second")
         draw([results])
 
 

@@ -6,10 +6,11 @@ import asyncio
 import multiprocessing
 import time
 from multiprocessing.connection import Connection
-from typing import cast
+from typing import NamedTuple, cast
 
 import uvloop
 
+from benchmarks.brokers import cpu_s
 from holtmq.allocator import keep_freed_memory
 
 BUFFER_BYTES = 1024 * 1024
@@ -19,9 +20,18 @@ ROUNDS, SECONDS = 3, 4.0
 
 
 def main() -> None:
+    print("| size | messages/s | relay, CPU µs per message | load generator |\n|---|---|---|---|")
     for name, size in SIZES.items():
-        rates = sorted(relayed_per_s(size, SECONDS) for _ in range(ROUNDS))
-        print(f"{name}: {', '.join(f'{rate:,.0f}' for rate in rates)} messages/s")
+        for relayed in sorted(relay(size, SECONDS) for _ in range(ROUNDS)):
+            print(f"| {name} | {relayed.per_s:,.0f} | {relayed.cpu_us:,.1f} | {relayed.generator_us:,.1f} |", flush=True)
+
+
+class Relayed(NamedTuple):
+    """What was forwarded, and the processor time for each message."""
+
+    per_s: float
+    cpu_us: float
+    generator_us: float
 
 
 class Relay(asyncio.Protocol):
@@ -73,14 +83,19 @@ class Counter(asyncio.Protocol):
         self.received += len(data)
 
 
-def relayed_per_s(size: int, seconds: float) -> float:
-    """Return how many messages of a given size are forwarded per second."""
+def relay(size: int, seconds: float) -> Relayed:
+    """Forward messages of a given size for some time."""
     here, there = multiprocessing.Pipe()
     process = multiprocessing.get_context("spawn").Process(target=_relay, args=(there,), daemon=True)
     process.start()
     try:
         keep_freed_memory()
-        return uvloop.run(_load(here.recv(), size, seconds)) / size
+        port, own_before_s = here.recv(), time.process_time()
+        assert process.pid is not None
+        before_s = cpu_s(process.pid)
+        number = uvloop.run(_load(port, size, seconds)) / size * seconds
+        used_us, own_us = (cpu_s(process.pid) - before_s) * 1e6, (time.process_time() - own_before_s) * 1e6
+        return Relayed(number / seconds, used_us / number, own_us / number)
     finally:
         process.terminate()
         process.join()
