@@ -50,7 +50,8 @@ class Relay(asyncio.Protocol):
             Relay.consumer = self
             return
         Relay.producer = self
-        Relay.consumer.transport.write(data)
+        if not Relay.consumer.transport.is_closing():
+            Relay.consumer.transport.write(data)
 
     def pause_writing(self) -> None:
         if Relay.producer is not None:
