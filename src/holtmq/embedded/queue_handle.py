@@ -175,7 +175,7 @@ class QueueHandle:
 
         Return None if there is none, after waiting up to `wait_s`. When the lease expires, the message returns to the queue.
         """
-        popped = self.pop_many(1, pattern, lease_s=lease_s, wait_s=wait_s)
+        popped = self.pop_until(NEVER, 1, pattern, lease_s=lease_s, wait_s=wait_s)
         return popped[0] if popped else None
 
     def pop_many(self, most: int, pattern: Patterns = None, *, lease_s: float = LEASE_S, wait_s: float = 0) -> list[Message]:
@@ -501,6 +501,8 @@ def refuse_unsupported(name: str, rules: QueueRules) -> None:
 
 def _without(messages: Sequence[Message], ids: set[int]) -> list[Message]:
     """Return the messages without those with these ids, each of which is left out once."""
+    if len(ids) == len(messages):
+        return []
     rest = []
     for each in messages:
         if each.id in ids:

@@ -270,13 +270,13 @@ class SqliteMessageStore:
         """Lock the first message, if it is indexed as ready and none is to be released before it. Not with patterns."""
         if patterns is not None:
             return None
-        with self._database.lazy_transaction() as connection:
-            with reading_damaged_text(connection):
-                row = connection.execute(READ_FIRST, (queue_id, now_ms)).fetchone()
-            if row is None:
-                return None
-            connection.execute(LOCK, (row[ATTEMPTS] + 1, lease_until, now_ms, row[0], queue_id))
-            return self._verified(queue_id, _locked(row, now_ms, lease_until))
+        connection = self._database.connection  # of the caller's transaction
+        with reading_damaged_text(connection):
+            row = connection.execute(READ_FIRST, (queue_id, now_ms)).fetchone()
+        if row is None:
+            return None
+        connection.execute(LOCK, (row[ATTEMPTS] + 1, lease_until, now_ms, row[0], queue_id))
+        return self._verified(queue_id, _locked(row, now_ms, lease_until))
 
     def claim(
         self,
