@@ -29,6 +29,8 @@ from tests.peers.postgres import Postgres, running_postgres
 SETTINGS = {"shared_buffers": "256MB", "max_connections": "100", "synchronous_commit": "on"}
 ROUNDS = 3
 MANY = 8
+POPPED = 150
+"""Messages that are popped by each pattern. They leave as many of the others at the head of the queue, however long it is."""
 TABLES = ("deliveries", "messages", "routing_keys")
 FLOOR = "(PostgreSQL: a bare INSERT, a bare DELETE)"
 
@@ -261,7 +263,7 @@ def print_growth(server: Postgres, scale: int) -> None:
             for start in range(0, size, 50_000):
                 part = range(start, min(start + 50_000, size))
                 queue.put_many([(BODY, f"orders.k{n % keys}.{'eu' if n % 2 else 'us'}") for n in part])
-            found[size] = pattern_times(queue, keys, popped=min(300, size // 6))
+            found[size] = pattern_times(queue, keys, POPPED)
     sizes = list(found)
     print("\n| µs for pop + ack, by pattern | " + " | ".join(f"{size:,}" for size in sizes) + " | ratio |")
     print("|---|" + "---|" * (len(sizes) + 1))
