@@ -37,6 +37,7 @@ from tests.deadline import PATIENCE_S, eventually
 from tests.embedded.test_processes import in_child, in_children, numbers, say
 from tests.peers.peer import POSTGRES
 from tests.peers.postgres import QUICK, Postgres, postgres_folder, running_postgres
+from tests.peers.tcp_proxy import tcp_proxy
 from tests.places import look, look_for_one
 from tests.ports import port_of, reserve_port
 
@@ -707,6 +708,16 @@ def test_full_durability_waits_for_the_disk_even_if_the_server_does_not_by_defau
         assert connection.fetch("SHOW synchronous_commit") == [("on",)]
     with holtmq.open(url + option, durability="normal") as mq, mq.database.lock() as connection:
         assert connection.fetch("SHOW synchronous_commit") == [("off",)]
+
+
+# A server that does not answer
+
+
+def test_connecting_to_a_server_that_stops_answering_is_an_error(postgres: Postgres, url: str) -> None:
+    with tcp_proxy(postgres.port) as proxy:
+        proxy.swallow_from(b"enable_seqscan")
+        with pytest.raises(StoreLostError, match="cannot be reached"):
+            holtmq.open(url.replace(f":{postgres.port}/", f":{proxy.port}/"), timeout_s=1)
 
 
 # What a server refuses

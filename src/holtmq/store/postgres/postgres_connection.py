@@ -6,6 +6,7 @@ import os
 import re
 import select
 import socket
+import threading
 from collections.abc import Callable, Iterable, Sequence
 from contextlib import suppress
 from functools import lru_cache
@@ -155,11 +156,11 @@ class PostgresReader(PostgresConnection):
 
 def connect(url: DatabaseUrl, timeout_s: float) -> psycopg.Connection[Any]:
     """Return a connection with the settings that all of ours share. Those of the URL and of the environment come first."""
-    given = _given(url)
+    given, answer_s = _given(url), min(CONNECT_TIMEOUT_S, max(SHORTEST_TIMEOUT_S, timeout_s))
     ours: dict[str, Any] = {
         "application_name": "holtmq",
         "target_session_attrs": "read-write" if "," in given.get("host", given.get("hostaddr", "")) else "any",
-        "connect_timeout": int(min(CONNECT_TIMEOUT_S, max(SHORTEST_TIMEOUT_S, timeout_s))),
+        "connect_timeout": int(answer_s),
         "keepalives_idle": 10,
         "keepalives_interval": 5,
         "keepalives_count": 3,
@@ -174,6 +175,8 @@ def connect(url: DatabaseUrl, timeout_s: float) -> psycopg.Connection[Any]:
         if state is None:
             raise
         raise passing_error(state, str(error)) from error
+    timer = threading.Timer(answer_s, Link(raw).cut)
+    timer.start()
     try:
         raw.server_cursor_factory = RawServerCursor
         raw.adapters.register_dumper(int, Int8Dumper)
@@ -185,6 +188,8 @@ def connect(url: DatabaseUrl, timeout_s: float) -> psycopg.Connection[Any]:
     except BaseException:
         raw.close()
         raise
+    finally:
+        timer.cancel()
     return raw
 
 
