@@ -494,6 +494,25 @@ def test_a_standby_that_cannot_take_over_waits_again(postgres: Postgres, url: st
             eventually(lambda: broker.is_active, "the broker to take over")
 
 
+@pytest.mark.parametrize("state", ["disk_full", "lock_not_available"])
+def test_a_standby_that_finds_a_full_disk_or_a_lock_waits_again(
+    postgres: Postgres, url: str, tmp_path: Path, state: str
+) -> None:
+    import holtmq
+    from tests.peers.tcp_proxy import tcp_proxy
+    from tests.server.pair import Contender
+
+    holtmq.open(url).close()
+    refuse = f"BEGIN RAISE EXCEPTION 'not now' USING ERRCODE = '{state}'; END"
+    look(url, f"CREATE FUNCTION refuse() RETURNS trigger LANGUAGE plpgsql AS $${refuse}$$")
+    look(url, "CREATE TRIGGER refuse BEFORE UPDATE ON state EXECUTE FUNCTION refuse()")
+    with tcp_proxy(postgres.port) as proxy, closing(Contender(url, tmp_path / "log", proxy)) as broker:
+        eventually(lambda: "is a standby again" in broker.log.read_text(), "the broker to fail to take over")
+        assert "not now" in broker.log.read_text()
+        look(url, "DROP TRIGGER refuse ON state")
+        eventually(lambda: broker.is_active, "the broker to take over")
+
+
 def test_a_replica_is_refused_and_a_standby_waits_for_its_promotion(tmp_path: Path) -> None:
     from tests.peers.postgres import QUICK, Postgres, postgres_folder, running_postgres
     from tests.peers.tcp_proxy import TcpProxy
