@@ -44,6 +44,8 @@ PUT, POP = "put, one by one", "pop + ack with 20,000 waiting"
 THREADS, PROCESSES = "put, one by one, threads: {}", "put + pop + ack, processes: {}"
 GROWTH = "pop + ack by {} among {:,}"
 TURNS = 10
+POPPED = 150
+"""Messages that are popped by each pattern. They leave as many of the others at the head of the queue, however long it is."""
 PARTS = [
     "puts",
     "sends",
@@ -210,7 +212,7 @@ class Bench:
             keys = min(size, 10_000)
             queue.put_many([(BODY, f"orders.k{n % keys}.{'eu' if n % 2 else 'us'}") for n in range(size)])
             os.sync()  # let the disk finish with the filling before the emptying is timed
-            for name, taken_us in pattern_times(queue, keys, popped=min(300, size // 6)).items():
+            for name, taken_us in pattern_times(queue, keys, POPPED).items():
                 self.add(GROWTH.format(name, size), OURS, taken_us, TIME)
 
     def processes(self) -> None:

@@ -26,7 +26,7 @@ from pgqueuer.ports.repository import EntrypointExecutionParameter
 from pgqueuer.queries import Queries
 
 import holtmq
-from benchmarks.embedded import BODY, GROWTH, RATE, TIME, pattern_times, pop_and_ack, rate
+from benchmarks.embedded import BODY, GROWTH, POPPED, RATE, TIME, pattern_times, pop_and_ack, rate
 from benchmarks.results import FOLDER, OURS, Results
 from benchmarks.tables import print_tables
 from holtmq.database_url import DatabaseUrl
@@ -273,7 +273,7 @@ def measure_growth(server: Postgres, results: Results, turn: int, scale: int) ->
             for start in range(0, size, 50_000):
                 part = range(start, min(start + 50_000, size))
                 queue.put_many([(BODY, f"orders.k{n % keys}.{'eu' if n % 2 else 'us'}") for n in part])
-            for name, taken_us in pattern_times(queue, keys, popped=min(300, size // 6)).items():
+            for name, taken_us in pattern_times(queue, keys, POPPED).items():
                 results.add(GROWTH.format(name, size), TIME, OURS, taken_us)
 
 

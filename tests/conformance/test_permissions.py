@@ -1,4 +1,4 @@
-"""The table of permissions on HoltMQ and on a live RabbitMQ, and that it is complete."""
+"""The table of permissions on HoltMQ, in memory and on PostgreSQL, and on a live RabbitMQ, and that it is complete."""
 
 from __future__ import annotations
 
@@ -14,15 +14,17 @@ from holtmq.wire.methods import Method
 from tests.conformance.permission_table import PermissionRow, PermissionSection, load_permissions
 from tests.conformance.permission_targets import Stage, rabbitmq_stage, stage
 from tests.management.conftest import running_node
+from tests.peers.peer import POSTGRES
 from tests.peers.rabbitmq import RabbitMQ
 
 SECTIONS = load_permissions()
 ROWS = [row for section in SECTIONS for row in section.rows]
 
 
-@pytest.fixture(scope="module")
-def holtmq() -> Iterator[Stage]:
-    with running_node() as node, stage(node.amqp_port, node.http) as one:
+@pytest.fixture(scope="module", params=["memory", pytest.param("postgres", marks=pytest.mark.peer(POSTGRES))])
+def holtmq(request: pytest.FixtureRequest) -> Iterator[Stage]:
+    data = request.getfixturevalue("postgres").url() if request.param == "postgres" else ":memory:"
+    with running_node(data=data) as node, stage(node.amqp_port, node.http) as one:
         yield one
 
 

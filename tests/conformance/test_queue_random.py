@@ -1,11 +1,13 @@
-"""Random sequences of calls on two queues have the same outcome in the library, in the broker, and on a file between them."""
+"""Random sequences of calls on two queues have the same outcome in the library, in the broker, and on a store between them.
+
+The store is a file, or a schema of PostgreSQL.
+"""
 
 from __future__ import annotations
 
 import tempfile
-from collections.abc import Callable, Iterable
-from pathlib import Path
-from typing import Any
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any, TypeAlias
 
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
@@ -19,7 +21,12 @@ from tests.conformance.queue_targets import (
     TestClock,
 )
 
+if TYPE_CHECKING:
+    from tests.peers.postgres import Postgres
+
 QUEUES = ("a", "b")
+Declarations: TypeAlias = tuple[dict[str, Any], dict[str, Any]]
+Steps: TypeAlias = list[tuple[Any, ...]]
 
 
 def arguments_of(dead_letter_queue: str) -> st.SearchStrategy[dict[str, Any]]:
@@ -61,7 +68,7 @@ class Game:
         self._held: list[Received] = []
         self.seen: list[Any] = []
 
-    def play(self, declarations: Iterable[dict[str, Any]], steps: list[tuple[Any, ...]]) -> list[Any]:
+    def play(self, declarations: Declarations, steps: Steps) -> list[Any]:
         for name, arguments in zip(QUEUES, declarations, strict=True):
             self._target.declare_queue(name, arguments)
         for number, step in enumerate(steps):
@@ -98,16 +105,29 @@ class Game:
         return message
 
 
-@given(st.tuples(arguments_of("b"), arguments_of("a")), st.lists(calls, max_size=25))
+declarations = st.tuples(arguments_of("b"), arguments_of("a"))
+
+
+def play(kind: Callable[[str, TestClock], QueueTarget], place: str, declarations: Declarations, steps: Steps) -> list[Any]:
+    return Game(kind(place, TestClock())).play(declarations, steps)
+
+
+@given(declarations, st.lists(calls, max_size=25))
 @settings(max_examples=150, deadline=None, suppress_health_check=[HealthCheck.too_slow])
-def test_library_broker_and_a_file_between_them_agree(
-    declarations: tuple[dict[str, Any], dict[str, Any]], steps: list[tuple[Any, ...]]
-) -> None:
-    kinds: list[Callable[[Path, TestClock], QueueTarget]] = [EmbeddedQueueTarget, BrokerQueueTarget, HandoverTarget]
-    outcomes = []
-    for kind in kinds:
-        with tempfile.TemporaryDirectory() as folder:
-            outcomes.append(Game(kind(Path(folder) / "shop.db", TestClock())).play(declarations, steps))
-    library, broker, between = outcomes
+def test_library_broker_and_a_file_between_them_agree(declarations: Declarations, steps: Steps) -> None:
+    with tempfile.TemporaryDirectory() as folder:
+        library = play(EmbeddedQueueTarget, f"{folder}/library.db", declarations, steps)
+        broker = play(BrokerQueueTarget, f"{folder}/broker.db", declarations, steps)
+        between = play(HandoverTarget, f"{folder}/between.db", declarations, steps)
     assert library == broker
     assert between == broker
+
+
+@given(declarations=declarations, steps=st.lists(calls, max_size=25))
+@settings(max_examples=40, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+def test_on_postgresql_they_agree_with_a_broker_on_a_file(postgres: Postgres, declarations: Declarations, steps: Steps) -> None:
+    with tempfile.TemporaryDirectory() as folder:
+        expected = play(BrokerQueueTarget, f"{folder}/broker.db", declarations, steps)
+    assert play(EmbeddedQueueTarget, postgres.url(), declarations, steps) == expected
+    assert play(BrokerQueueTarget, postgres.url(), declarations, steps) == expected
+    assert play(HandoverTarget, postgres.url(), declarations, steps) == expected

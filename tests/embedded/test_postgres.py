@@ -37,6 +37,7 @@ from tests.deadline import PATIENCE_S, eventually
 from tests.embedded.test_processes import in_child, in_children, numbers, say
 from tests.peers.peer import POSTGRES
 from tests.peers.postgres import QUICK, Postgres, postgres_folder, running_postgres
+from tests.peers.tcp_proxy import tcp_proxy
 from tests.places import look, look_for_one
 from tests.ports import port_of, reserve_port
 
@@ -572,6 +573,43 @@ def test_a_limited_queue_is_counted_once_by_a_put_and_never_by_a_pop(url: str, o
         assert rows_read(mq, lambda: queue.pop_many(2)) < 100
 
 
+@pytest.mark.parametrize("others", [5, 300, 2000, 4000])
+def test_a_consumer_of_one_pattern_finds_its_messages_behind_those_of_another_one(url: str, others: int) -> None:
+    with holtmq.open(url) as mq:
+        queue = mq.queue("q")
+        queue.put_many([("other", f"k.{n % 100}.us") for n in range(others)])
+        queue.put_many([(f"{n}", f"k.{n}.{'us' if n % 2 else 'eu'}") for n in range(200)])
+        popped = [queue.pop("#.eu") for _ in range(100)]
+        assert [message and message.text for message in popped] == [f"{n}" for n in range(0, 200, 2)]
+        assert queue.pop("#.eu") is None
+        queue.give_back([message for message in popped[:2] if message is not None])
+        assert len(queue.pop_many(others)) == others
+        again = [queue.pop("#.eu"), queue.pop("#.eu"), queue.pop("#.eu")]
+        assert [message and message.text for message in again] == ["0", "2", None]
+
+
+@pytest.mark.parametrize("others", [5, 300, 2000])
+@pytest.mark.parametrize("waiting", [1000, 10_000])
+def test_a_pop_by_a_pattern_with_many_keys_takes_two_statements_wherever_the_last_match_was(
+    url: str, others: int, waiting: int
+) -> None:
+    with holtmq.open(url) as mq:
+        queue = mq.queue("q")
+        queue.put_many([("m", f"k.{n % 100}.us") for n in range(others)])
+        queue.put_many([("m", f"k.{n % 100}.eu") for n in range(waiting)])
+        assert queue.pop("k.*.eu") is not None
+
+        def statements() -> int:
+            with mq.database.lock() as connection:
+                before = connection.executed
+                assert queue.pop("k.*.eu") is not None
+                number: int = connection.executed - before
+            return number
+
+        statements()
+        assert [statements() for _ in range(20)] == [2] * 20
+
+
 @pytest.mark.parametrize("known", [1, 60])  # few keys are looked up, many are compared with the first messages
 def test_a_pattern_that_was_used_before_finds_the_keys_that_another_process_has_added(url: str, known: int) -> None:
     with holtmq.open(url) as mq, holtmq.open(url) as other:
@@ -670,6 +708,16 @@ def test_full_durability_waits_for_the_disk_even_if_the_server_does_not_by_defau
         assert connection.fetch("SHOW synchronous_commit") == [("on",)]
     with holtmq.open(url + option, durability="normal") as mq, mq.database.lock() as connection:
         assert connection.fetch("SHOW synchronous_commit") == [("off",)]
+
+
+# A server that does not answer
+
+
+def test_connecting_to_a_server_that_stops_answering_is_an_error(postgres: Postgres, url: str) -> None:
+    with tcp_proxy(postgres.port) as proxy:
+        proxy.swallow_from(b"enable_seqscan")
+        with pytest.raises(StoreLostError, match="cannot be reached"):
+            holtmq.open(url.replace(f":{postgres.port}/", f":{proxy.port}/"), timeout_s=1)
 
 
 # What a server refuses

@@ -27,6 +27,9 @@ class TcpProxy:
         self._trapped: set[socket.socket] = set()
         self.sprung = threading.Event()
         """Set when the trap has cut a connection."""
+        self._bait: bytes | None = None
+        self.swallowed = threading.Event()
+        """Set when something was sent that is not forwarded."""
         threading.Thread(target=self._accept, daemon=True).start()
 
     def aim(self, port: int) -> None:
@@ -43,7 +46,12 @@ class TcpProxy:
 
     def swallow(self) -> None:
         """Keep connections open and forward nothing more, as a network that drops packets does."""
+        self.swallowed.clear()
         self._flows.clear()
+
+    def swallow_from(self, text: bytes) -> None:
+        """Swallow everything as soon as a client sends this text."""
+        self._bait = text
 
     def heal(self) -> None:
         """Let everything through again. What was swallowed is lost with its connection."""
@@ -84,6 +92,11 @@ class TcpProxy:
     def _forward(self, pair: tuple[socket.socket, socket.socket], source: socket.socket, sink: socket.socket) -> None:
         with suppress(OSError):
             while data := source.recv(CHUNK):
+                if self._bait is not None and self._bait in data:
+                    self._bait = None
+                    self.swallow()
+                if not self._flows.is_set():
+                    self.swallowed.set()
                 self._flows.wait()
                 if self._is_trapped(pair, source, data):
                     self.sprung.set()

@@ -264,6 +264,49 @@ def test_a_thread_that_waits_for_the_database_is_woken(postgres: Postgres, url: 
         proxy.heal()
 
 
+def test_a_thread_that_connects_again_is_woken(postgres: Postgres, url: str) -> None:
+    from holtmq.store.postgres.postgres_database import PostgresDatabase
+    from tests.peers.tcp_proxy import tcp_proxy
+
+    with (
+        tcp_proxy(postgres.port) as proxy,
+        closing(PostgresDatabase(url.replace(f":{postgres.port}/", f":{proxy.port}/"), timeout_s=0.1)) as database,
+    ):
+        outcomes: list[StoreError] = []
+
+        def tidy() -> None:
+            try:
+                database.tidy()
+            except StoreError as error:
+                outcomes.append(error)
+
+        proxy.cut()
+        proxy.swallow_from(b"pg_is_in_recovery")
+        thread = threading.Thread(target=tidy)
+        thread.start()
+        assert proxy.swallowed.wait(PATIENCE_S)
+        while thread.is_alive():
+            database.cut()
+            thread.join(0.01)
+        assert isinstance(outcomes[0], StoreLostError)
+
+
+def test_a_broker_stops_although_the_database_does_not_answer(postgres: Postgres, url: str) -> None:
+    from tests.peers.tcp_proxy import tcp_proxy
+
+    with tcp_proxy(postgres.port) as proxy:
+        through = url.replace(f":{postgres.port}/", f":{proxy.port}/")
+        with broker_process(through) as broker, Amqp(broker.port) as amqp:
+            channel = amqp.channel()
+            channel.declare("q", durable=True)
+            proxy.swallow_from(b"COMMIT")
+            channel.publish("", "q", b"m", delivery_mode=2)
+            assert proxy.swallowed.wait(PATIENCE_S)
+            code, log = broker.stop_while(amqp)
+            assert code == 1
+            assert "stopped without writing 1 messages" in log
+
+
 def test_nothing_confirmed_is_lost_when_a_replica_is_promoted(tmp_path: Path) -> None:
     from tests.peers.postgres import QUICK, Postgres, postgres_folder, running_postgres
 
@@ -355,6 +398,42 @@ def test_a_standby_that_is_refused_later_waits(postgres: Postgres, url: str) -> 
         assert any("is not permitted to log in" in reason for reason in reasons)
 
 
+def test_a_standby_does_not_wait_for_ever_for_a_database_that_does_not_answer(
+    postgres: Postgres, url: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from tests.peers.tcp_proxy import tcp_proxy
+
+    monkeypatch.setattr("holtmq.server.standby.ANSWER_S", 0.5)
+    with tcp_proxy(postgres.port) as proxy, closing(journal_on(database_at(url, owner="amqp://here"))) as journal:
+        through, reasons = url.replace(f":{postgres.port}/", f":{proxy.port}/"), []
+
+        def on_waiting(reason: str) -> None:
+            reasons.append(reason)
+            if len(reasons) == 1:
+                proxy.swallow()
+            else:
+                proxy.heal()
+                journal.close()
+
+        asyncio.run(Standby(Config(data=through, standby=True, http_port=-1)).wait(on_waiting))
+        assert reasons[0].endswith("is owned by amqp://here")
+        assert "cannot be reached" in reasons[1]
+
+
+def test_a_standby_stops_although_the_database_does_not_answer(postgres: Postgres, url: str) -> None:
+    from tests.peers.tcp_proxy import tcp_proxy
+
+    async def stop_a_standby(url: str) -> None:
+        waits = asyncio.create_task(Standby(Config(data=url, standby=True, http_port=-1)).wait(lambda _: proxy.swallow()))
+        await asyncio.get_running_loop().run_in_executor(None, proxy.swallowed.wait, PATIENCE_S)
+        waits.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await waits
+
+    with tcp_proxy(postgres.port) as proxy, closing(journal_on(database_at(url, owner="amqp://here"))):
+        asyncio.run(stop_a_standby(url.replace(f":{postgres.port}/", f":{proxy.port}/")))
+
+
 @contextmanager
 def role(postgres: Postgres) -> Iterator[str]:
     """A role that is no superuser, and that has rights to nothing."""
@@ -413,6 +492,25 @@ def test_a_standby_that_cannot_take_over_waits_again(postgres: Postgres, url: st
             assert "has no connection left" in broker.log.read_text()
             look(url, f"ALTER ROLE {name} CONNECTION LIMIT -1")
             eventually(lambda: broker.is_active, "the broker to take over")
+
+
+@pytest.mark.parametrize("state", ["disk_full", "lock_not_available"])
+def test_a_standby_that_finds_a_full_disk_or_a_lock_waits_again(
+    postgres: Postgres, url: str, tmp_path: Path, state: str
+) -> None:
+    import holtmq
+    from tests.peers.tcp_proxy import tcp_proxy
+    from tests.server.pair import Contender
+
+    holtmq.open(url).close()
+    refuse = f"BEGIN RAISE EXCEPTION 'not now' USING ERRCODE = '{state}'; END"
+    look(url, f"CREATE FUNCTION refuse() RETURNS trigger LANGUAGE plpgsql AS $${refuse}$$")
+    look(url, "CREATE TRIGGER refuse BEFORE UPDATE ON state EXECUTE FUNCTION refuse()")
+    with tcp_proxy(postgres.port) as proxy, closing(Contender(url, tmp_path / "log", proxy)) as broker:
+        eventually(lambda: "is a standby again" in broker.log.read_text(), "the broker to fail to take over")
+        assert "not now" in broker.log.read_text()
+        look(url, "DROP TRIGGER refuse ON state")
+        eventually(lambda: broker.is_active, "the broker to take over")
 
 
 def test_a_replica_is_refused_and_a_standby_waits_for_its_promotion(tmp_path: Path) -> None:

@@ -397,7 +397,7 @@ class MessageQueue:
                     self._note_delivery(lane, taken[-1].id, len(taken) - before)
                 if len(lane) and (taken or has_stopped):
                     break  # what is left in this lane comes before the next one
-            if self._terms and self._timer is None:
+            if self._terms:
                 self._watch_front()
         except Exception:
             self._memory -= sum([message.size for message in taken])
@@ -809,7 +809,7 @@ class MessageQueue:
         elif self.is_deleted or not lane.paged or answer.request.after_id != lane.cursor:
             self._host.wake(self)  # the queue was purged, or has read the page meanwhile
         elif self._attach(lane, self._journal.attach(answer)):
-            if self._terms and self._timer is None:
+            if self._terms:
                 self._watch_front()
             self._host.wake(self)
 

@@ -43,9 +43,12 @@ class Pulse:
         threading.Thread(target=self._watch, name="holtmq-watch", daemon=True).start()
 
     def stop(self) -> None:
+        """Stop, and wait for no answer any more. Nobody else may use the database."""
         self._stopped.set()
         self._timer.cancel()
         self._thread.shutdown(wait=False)
+        if self._job is not None:
+            self._journal.cut()
 
     def _beat(self) -> None:
         now = elapsed_s()

@@ -18,7 +18,9 @@ from holtmq.allocator import keep_freed_memory
 from holtmq.config import Config
 from holtmq.database_url import is_url
 from holtmq.errors import (
+    StoreBusyError,
     StoreFencedError,
+    StoreFullError,
     StoreLostError,
     StoreOwnedError,
     StoreReadOnlyError,
@@ -32,7 +34,9 @@ log = logging.getLogger(__name__)
 START_TIMEOUT_S = 30.0
 RETRY_S = 1.0
 """Pause of a standby that could not take over."""
-PASSING = (StoreFencedError, StoreOwnedError, StoreLostError, StoreReadOnlyError, StoreUnknownError)
+PASSING = (
+    StoreFencedError, StoreOwnedError, StoreLostError, StoreReadOnlyError, StoreUnknownError, StoreBusyError, StoreFullError,
+)  # fmt: skip
 """What ends or prevents the activity of a broker, and may be over in a moment."""
 GARBAGE = (50_000, 0, 2_500)
 """Thresholds of the garbage collector. Messages form no reference cycles, so frequent collections find nothing; the gain is

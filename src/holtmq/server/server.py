@@ -158,8 +158,6 @@ class Server:
             await asyncio.sleep(0.01)
         self._housekeeping.stop()
         self._upkeep.stop()
-        if self._pulse is not None:
-            self._pulse.stop()
         self.broker.chores.complete()
         self.broker.forget_delivered()  # all sessions are closed: what was unacknowledged is back in its queue
         self.passwords.close()
@@ -172,6 +170,8 @@ class Server:
             if self._loss is None:
                 raise
         finally:
+            if self._pulse is not None:
+                self._pulse.stop()  # not before: it bounds all waits for the database
             self._journal.close()
         if self._loss is not None:
             raise self._loss

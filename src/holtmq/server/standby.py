@@ -23,6 +23,8 @@ Message: TypeAlias = MutableMapping[str, Any]
 Send: TypeAlias = Callable[[Message], Awaitable[None]]
 LOOK_EVERY_S = 0.2
 """Pause between two looks at the owner, and thus the longest time to notice that it is gone."""
+ANSWER_S = 10.0
+"""Time that a database has to answer. After that, another one of several hosts may be better."""
 MAX_CONNECTIONS = 50
 
 
@@ -40,11 +42,10 @@ class Standby:
 
         Raise StoreRefusedError if the database refuses this broker from the beginning.
         """
-        loop = asyncio.get_running_loop()
         thread = ThreadPoolExecutor(1, "holtmq-standby")
         told = None
         try:
-            while (reason := await loop.run_in_executor(thread, self._look)) is not None:
+            while (reason := await self._look_in(thread)) is not None:
                 await self._serve_http()
                 if reason != told:
                     on_waiting(reason)
@@ -54,8 +55,15 @@ class Standby:
             if self._http is not None:
                 await self._http.stop()
                 self._http = None
-            await loop.run_in_executor(thread, self._watch.close)
+            self._watch.cut()
+            await asyncio.get_running_loop().run_in_executor(thread, self._watch.close)
             thread.shutdown(wait=False)
+
+    async def _look_in(self, thread: ThreadPoolExecutor) -> str | None:
+        job = asyncio.get_running_loop().run_in_executor(thread, self._look)
+        while not (await asyncio.wait([job], timeout=ANSWER_S))[0]:
+            self._watch.cut()
+        return job.result()
 
     def _look(self) -> str | None:
         """Return why this broker has to wait, or None."""

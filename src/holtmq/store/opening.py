@@ -21,6 +21,9 @@ class OwnerWatch(Protocol):
     def look(self) -> str | None:
         """Return who owns the store, in words, or None if nobody does. Raise StoreError if the database cannot tell."""
 
+    def cut(self) -> None:
+        """Let a look in another thread not wait any more for a database that does not answer."""
+
     def close(self) -> None: ...
 
 

@@ -14,7 +14,7 @@ import psycopg
 
 from holtmq.database_url import DatabaseUrl
 from holtmq.errors import StoreRefusedError
-from holtmq.store.postgres.postgres_connection import connect
+from holtmq.store.postgres.postgres_connection import Link, connect
 from holtmq.store.postgres.postgres_database import HOLDERS, PULSE_NAME, lock_parts
 from holtmq.store.postgres.postgres_errors import is_lost, replica_error, translated
 from holtmq.store.sql.copy_mark import READ_MARK
@@ -40,12 +40,14 @@ class OwnershipWatch:
     def __init__(self, url: str) -> None:
         self._url = DatabaseUrl.parse(url)
         self._connection: psycopg.Connection[Any] | None = None
+        self._link: Link | None = None
 
     def look(self) -> str | None:
         """Return who owns the schema, in words, or None if nobody does. Raise StoreError if the database cannot tell."""
         try:
             if self._connection is None:
                 self._connection = connect(self._url, TIMEOUT_S)
+                self._link = Link(self._connection)
             return self._look(self._connection)
         except psycopg.errors.UndefinedTable:
             return None  # nobody has used the schema yet
@@ -80,7 +82,13 @@ class OwnershipWatch:
             raise replica_error(self._url.shown)
         return None if connection.execute(READ_MARK).fetchone() is None else UNFINISHED_COPY
 
+    def cut(self) -> None:
+        """End the connection from our side, so that a look does not wait any more for a server that does not answer."""
+        link = self._link
+        if link is not None:
+            link.cut()
+
     def close(self) -> None:
-        connection, self._connection = self._connection, None
+        connection, self._connection, self._link = self._connection, None, None
         if connection is not None:
             connection.close()

@@ -6,6 +6,7 @@ import os
 import re
 import select
 import socket
+import threading
 from collections.abc import Callable, Iterable, Sequence
 from contextlib import suppress
 from functools import lru_cache
@@ -15,12 +16,14 @@ from typing import Any, TypeVar
 import psycopg
 from psycopg import RawCursor, RawServerCursor
 from psycopg.adapt import Buffer, Loader
-from psycopg.conninfo import conninfo_to_dict
+from psycopg.conninfo import conninfo_to_dict, make_conninfo
 from psycopg.pq import Conninfo
 from psycopg.types.numeric import Int8Dumper
 
 from holtmq.database_url import EXPECTED, DatabaseUrl
 from holtmq.errors import InvalidValueError
+from holtmq.store.postgres.postgres_errors import is_unknown_refusal, passing_error
+from holtmq.store.postgres.refused_connection import passing_state
 from holtmq.store.postgres.statements import translated as with_names
 from holtmq.store.postgres.text import escape_text
 
@@ -153,23 +156,27 @@ class PostgresReader(PostgresConnection):
 
 def connect(url: DatabaseUrl, timeout_s: float) -> psycopg.Connection[Any]:
     """Return a connection with the settings that all of ours share. Those of the URL and of the environment come first."""
-    given = _given(url)
+    given, answer_s = _given(url), min(CONNECT_TIMEOUT_S, max(SHORTEST_TIMEOUT_S, timeout_s))
     ours: dict[str, Any] = {
         "application_name": "holtmq",
         "target_session_attrs": "read-write" if "," in given.get("host", given.get("hostaddr", "")) else "any",
-        "connect_timeout": int(min(CONNECT_TIMEOUT_S, max(SHORTEST_TIMEOUT_S, timeout_s))),
+        "connect_timeout": int(answer_s),
         "keepalives_idle": 10,
         "keepalives_interval": 5,
         "keepalives_count": 3,
         "tcp_user_timeout": _milliseconds(max(SHORTEST_TIMEOUT_S, timeout_s)),
     }
-    raw = psycopg.connect(
-        url.conninfo,
-        autocommit=True,
-        cursor_factory=RawCursor,
-        client_encoding="utf8",
-        **{name: value for name, value in ours.items() if name not in given},
-    )
+    settings = {name: value for name, value in ours.items() if name not in given}
+    conninfo = make_conninfo(url.conninfo, client_encoding="utf8", **settings)
+    try:
+        raw = psycopg.connect(conninfo, autocommit=True, cursor_factory=RawCursor)
+    except psycopg.OperationalError as error:
+        state = passing_state(conninfo, str(error), CONNECT_TIMEOUT_S) if is_unknown_refusal(error) else None
+        if state is None:
+            raise
+        raise passing_error(state, str(error)) from error
+    timer = threading.Timer(answer_s, Link(raw).cut)
+    timer.start()
     try:
         raw.server_cursor_factory = RawServerCursor
         raw.adapters.register_dumper(int, Int8Dumper)
@@ -181,6 +188,8 @@ def connect(url: DatabaseUrl, timeout_s: float) -> psycopg.Connection[Any]:
     except BaseException:
         raw.close()
         raise
+    finally:
+        timer.cancel()
     return raw
 
 

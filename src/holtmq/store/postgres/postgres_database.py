@@ -131,6 +131,8 @@ class PostgresDatabase:
         self._announcer: threading.Thread | None = None
         self._has_news = threading.Event()
         self._connection = PostgresConnection(self._begin)
+        self._connecting = PostgresConnection(self._begin)
+        """The next connection, before it is known to be of use."""
         self._readers: list[PostgresReader] = []
         self._pulse = PostgresReader(self._open)
         self._sweeper = TableSweeper(self._open)
@@ -318,7 +320,7 @@ class PostgresDatabase:
 
     def cut(self) -> None:
         """End all connections from our side, so that no thread waits any more for a server that does not answer."""
-        for connection in (self._connection, self._pulse, *self._readers):
+        for connection in (self._connection, self._connecting, self._pulse, *self._readers):
             if connection.link is not None:
                 connection.link.cut()
 
@@ -487,7 +489,7 @@ class PostgresDatabase:
         return raw
 
     def _connect(self) -> None:
-        raw, connection = self._open(), PostgresConnection(self._begin)
+        raw, connection = self._open(), self._connecting
         connection.replace(raw)
         try:
             self._require_primary(connection)
@@ -497,6 +499,8 @@ class PostgresDatabase:
         except BaseException:
             raw.close()
             raise
+        finally:
+            connection.replace(None)
         self._connection.replace(raw)
 
     def _require_primary(self, connection: PostgresConnection) -> None:

@@ -16,6 +16,7 @@ from holtmq.errors import (
     StoreRefusedError,
     StoreUnknownError,
 )
+from holtmq.store.postgres.refused_connection import TOO_MANY_CONNECTIONS
 
 ENDED = (
     errors.AdminShutdown, errors.CrashShutdown, errors.CannotConnectNow, errors.IdleSessionTimeout,
@@ -25,6 +26,10 @@ USED_UP = ("too many clients", "too many connections", "connection slots", "no m
 """What a server, or a pooler, says that has no connection left. There is no SQLSTATE before the connection is made."""
 PASSING = ("starting up", "shutting down", "recovery mode", "accepting connections", "terminating connection", *USED_UP)
 """What a server says that refuses a connection for now."""
+FINAL = ("authentication failed", "does not exist", "pg_hba.conf", "permission denied", "not permitted to log in")
+"""What a server says that refuses a connection for good. Both lists have English texts: see `is_unknown_refusal`."""
+REFUSED = re.compile(r"connection failed: .*\S:  \S", re.DOTALL)
+"""An answer of the server: the severity, in its language, and after two spaces the message."""
 FAILED_ATTEMPT = re.compile(r"connection to server [^\n]* failed: (.*)")
 READ_ONLY = re.compile(r"session is read-only|server is in hot standby mode")
 
@@ -39,7 +44,17 @@ def is_lost(error: BaseException) -> bool:
 def is_refusal(error: psycopg.Error) -> bool:
     """Return whether the server refused the connection, and will refuse the next one: a wrong password, no such database."""
     text = str(error)
-    return error.sqlstate is None and "FATAL:" in text and not any(reason in text for reason in PASSING)
+    return error.sqlstate is None and REFUSED.match(text) is not None and not any(reason in text for reason in PASSING)
+
+
+def is_unknown_refusal(error: psycopg.Error) -> bool:
+    """Return whether the server refused the connection with a text that we do not know, in another language for example."""
+    return is_refusal(error) and not any(reason in str(error) for reason in FINAL)
+
+
+def passing_error(state: str, text: str) -> psycopg.Error:
+    """Return the error for a server that refuses a connection for now."""
+    return errors.TooManyConnections(text) if state == TOO_MANY_CONNECTIONS else errors.CannotConnectNow(text)
 
 
 def replica_error(url: str) -> StoreReadOnlyError:

@@ -23,10 +23,12 @@ from holtmq.store.sql.damage import name_of_queue, report
 from holtmq.store.sql.keys import KeyPattern, RoutingKeys
 
 SQL = load("statements.sql")
-LOOK_STEPS = (10, 40, 160, 640, 2560)
+FIRST_STEP, GROWTH = 10, 4
+"""Ready messages that are looked at in one statement, and how much that grows from one statement to the next."""
+FAR = 3400
 """Ready messages that are looked at, in order, before each key is looked up."""
-FIRST_STEPS = LOOK_STEPS[:3]
-"""Those that are looked at before a transaction begins, in which it all starts again."""
+NEAR = 200
+"""Those that are looked at before a transaction begins, in which it all starts again, unless the last match was further."""
 AMONG = 8
 """Messages of which a statement claims the first that no other process is about to lock."""
 TRIES = (4, 64, 1024)
@@ -133,7 +135,10 @@ class PostgresMessageStore:
                 return connection.fetch(SQL["claim_first"], *values)
             if len(pattern.key_ids) < MANY_KEYS:
                 return connection.fetch(SQL["claim_first_with_keys"], *values, pattern.seen_to, pattern.as_json)
-            found, _ = self._scan_ready(connection, queue_id, pattern, AMONG, FIRST_STEPS)
+            depth = pattern.depths.get(queue_id, 0)
+            if depth >= FAR:
+                return []
+            found, _ = self._scan_ready(connection, queue_id, pattern, AMONG, max(NEAR, depth))
             return connection.fetch(SQL["claim_first_among"], *values, pattern.seen_to, found) if found else []
 
         rows = self._database.alone(claim, is_safe=True)  # if the answer is lost, the lease expires
@@ -194,18 +199,28 @@ class PostgresMessageStore:
         return [row[0] for row in connection.fetch(SQL["ready_with_keys"], pattern.as_json, queue_id, limit)]
 
     def _scan_ready(
-        self, connection: PostgresConnection, queue_id: int, pattern: KeyPattern, limit: int, steps: Sequence[int] = LOOK_STEPS
+        self, connection: PostgresConnection, queue_id: int, pattern: KeyPattern, limit: int, most: int = FAR
     ) -> tuple[list[int], bool]:
-        """Look at the first ready messages. Return those that match, and whether there are no others."""
-        seen = 0
-        for step in steps:
-            number = max(step, limit)
-            rows = connection.fetch(SQL["ready_in_order"], queue_id, number, seen)
-            found = [message_id for message_id, key_id in rows if key_id in pattern.as_set]
-            if found or len(rows) < number:
-                return found[:limit], True
-            seen += number
-        return [], False
+        """Look at the first ready messages. Return those that match, and whether there are no others.
+
+        The first statement looks a little further than the last match: a consumer of one pattern leaves the messages of the
+        others at the head of the queue.
+        """
+        depth = min(pattern.depths.get(queue_id, 0), FAR)
+        seen, step = 0, max(FIRST_STEP, limit) + depth + depth // 4
+        while True:
+            rows = connection.fetch(SQL["ready_in_order"], queue_id, step, seen)
+            places = [place for place, (_, key_id) in enumerate(rows) if key_id in pattern.as_set]
+            if places:
+                pattern.depths[queue_id] = seen + places[0]
+                return [rows[place][0] for place in places[:limit]], True
+            seen += len(rows)
+            if len(rows) < step:
+                return [], True
+            if seen >= most:
+                pattern.depths[queue_id] = seen
+                return [], False
+            step *= GROWTH
 
     def first_ready(self, connection: PostgresConnection, queue_id: int) -> int | None:
         """Return the first ready message, which no other process can claim until the transaction ends."""

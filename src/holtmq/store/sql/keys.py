@@ -122,6 +122,8 @@ class KeyPattern:
         self.seen_to = 0
         self.frontiers: dict[int, Frontier] = {}
         """By queue: the position before which no ready message has one of these keys."""
+        self.depths: dict[int, int] = {}
+        """By queue: how many ready messages were before the first one with one of these keys, when it was last looked for."""
         self._matcher = TopicMatcher()
         for pattern in dict.fromkeys(patterns):
             self._matcher.add(Binding("", "", pattern))
