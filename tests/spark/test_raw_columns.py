@@ -13,13 +13,13 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from pyspark.errors import PySparkException
-from pyspark.sql import SparkSession
+from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.types import StringType, StructType
 
 from holtmq import InvalidValueError
 from holtmq.client.publisher import Outgoing
 from holtmq.protocol.client_connection import Delivery
-from holtmq.spark import archive, read_archive, replay
+from holtmq.spark import MessageFilter, archive, read_archive, replay
 from holtmq.spark.amqp.amqp_options import BrokerOptions
 from holtmq.spark.amqp.columns import (
     ARROW_SCHEMA,
@@ -170,6 +170,21 @@ def test_an_exact_replay_needs_the_raw_columns(spark: SparkSession) -> None:
         replay(mixed, url="amqp://127.0.0.1:1", exact=True)
     with pytest.raises(InvalidValueError, match="expected either exact or replay_id, got both"):
         replay(old, url="amqp://127.0.0.1:1", exact=True, replay_id="1")
+
+
+def test_a_pattern_for_keys_selects_messages_whose_headers_cannot_be_read(spark: SparkSession) -> None:
+    tables = [b"\x01\xffV", short_string("vip") + b"t\x01", b""]  # the first name is not UTF-8
+    rows = [received(join_properties({"headers": long_string(table)}), b"orders.food") for table in tables]
+    stored = spark.createDataFrame([tuple(row.values()) for row in rows], SCHEMA)
+    assert rows_of(MessageFilter(key="orders.#").select(stored)) == rows_of(stored)
+    assert MessageFilter(key="orders.*.x").select(stored).count() == 0
+    assert rows_of(MessageFilter(headers={"vip": True}).select(stored)) == [rows[1]["properties_raw"]]
+    assert MessageFilter(key="orders.#").select(stored.drop("headers")).count() == 3
+
+
+def rows_of(messages: DataFrame) -> list[bytes]:
+    """Return the properties of messages."""
+    return sorted(bytes(row["properties_raw"]) for row in messages.collect())
 
 
 def generated(strategy: st.SearchStrategy[Any], count: int) -> list[Any]:
