@@ -56,6 +56,7 @@ class Event:
     method: Any
     properties: dict[str, Any] = field(default_factory=dict)
     body: bytes = b""
+    raw_properties: bytes = b""
 
     @classmethod
     def of(cls, event: ClientEvent) -> Event:
@@ -68,7 +69,7 @@ class Event:
         else:
             method = event.method
         properties = Properties(event.raw_properties).to_dict() if method.has_content else {}
-        return cls(event.channel, method, properties, event.body)
+        return cls(event.channel, method, properties, event.body, event.raw_properties)
 
 
 class Amqp:

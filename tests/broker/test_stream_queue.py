@@ -11,11 +11,12 @@ from pathlib import Path
 
 import pytest
 
+from holtmq.accounts import Permission
 from holtmq.broker.chores import Chores
 from holtmq.broker.definitions_import import import_definitions
 from holtmq.broker.memory import MESSAGE_BYTES, UNACKNOWLEDGED_BYTES
 from holtmq.broker.stream_queue import StreamQueue
-from holtmq.errors import DefinitionsError, NotImplementedByBrokerError, PreconditionFailedError
+from holtmq.errors import AccessRefusedError, DefinitionsError, NotImplementedByBrokerError, PreconditionFailedError
 from holtmq.queueing.stream_rules import StreamRules
 from holtmq.steps import complete
 from holtmq.table import FieldValue
@@ -191,6 +192,19 @@ def test_a_consumer_acknowledges(bench: Bench, client: Client) -> None:
     with pytest.raises(NotImplementedByBrokerError, match="does not support no_ack"):
         client.consume("s", auto_ack=True)
     assert stream(bench).consumers == []
+
+
+def test_a_stream_needs_the_permissions_of_any_queue(bench: Bench, client: Client) -> None:
+    publish(bench, client, 0, 1)
+    bench.broker.set_permission(Permission("guest", "/", configure="^$", write="^$", read="^other$"))
+    with pytest.raises(AccessRefusedError, match="'s'"):
+        consume(bench)
+    with pytest.raises(AccessRefusedError, match="'t'"):
+        bench.client().declare("t", durable=True, queue_type="stream")
+    with pytest.raises(AccessRefusedError):
+        bench.client().publish("", "s")
+    bench.broker.set_permission(Permission("guest", "/", configure="^$", write="^$", read="^s$"))
+    assert consume(bench).bodies == numbers(0)
 
 
 def test_what_removes_messages_is_not_implemented(client: Client) -> None:

@@ -148,6 +148,25 @@ def test_a_stream_is_read_from_anywhere(cli: Cli) -> None:
     assert "queue 'q' is not a stream" in cli("get", "q", "--offset", "1", code=1)
 
 
+def test_lists_show_what_a_stream_holds_and_where_its_consumers_are(cli: Cli, node: Node) -> None:
+    cli("declare", "queue", "events", "-a", "x-queue-type=stream")
+    for body in ("zero", "one", "two"):
+        cli("publish", "", "events", body)
+    columns = ("first_offset", "last_offset", "segments", "message_bytes")
+    (listed,) = cli.json("list", "queues", *columns)
+    assert listed == {column: node.http.get("/api/queues/%2F/events")[column] for column in columns}
+    assert (listed["first_offset"], listed["last_offset"]) == (0, 2)
+    assert 1 <= listed["segments"] <= 3
+    assert listed["message_bytes"] > len("zeroonetwo")
+    with node.connect() as amqp:
+        channel = amqp.channel()
+        channel.qos(1)
+        channel.consume("events", "reader", arguments={"x-stream-offset": "first"})
+        channel.bodies(1)
+        (consumer,) = cli.json("list", "consumers", "queue.name", "consumer_tag", "offset", "lag")
+    assert [*consumer.values()] == ["events", "reader", 1, 2]
+
+
 def test_purge_is_refused_without_confirmation(cli: Cli, monkeypatch: pytest.MonkeyPatch) -> None:
     cli("declare", "queue", "q")
     cli("publish", "", "q", "hello")

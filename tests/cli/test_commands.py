@@ -112,10 +112,11 @@ def test_bench_reads_its_url_and_password_from_the_environment(
 
 
 def test_demo_runs_to_its_summary(tmp_path: Path) -> None:
-    """Without Spark: all of it is run by .ci/run, which also looks at what it leaves."""
+    """Without Spark: all of it is run by .ci/run, which also looks at what it leaves, and at the exactly-once job."""
     done = holtmq_process("demo", "--no-spark", "--folder", tmp_path)
     assert (done.returncode, done.stderr) == (0, "")
     assert done.stdout.rstrip().splitlines()[-2].startswith("Summary: ")
+    assert "Billing went back and read offsets 4,900 to 4,999 again; its position is 5,000\n" in done.stdout
     kept = "1,000 messages confirmed, kill -9 of the active broker"
     assert kept in done.stdout if isinstance(find_programs(), Path) else "Skipped: " in done.stdout
 

@@ -9,8 +9,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from holtmq.client.delivered_offset import OFFSET_HEADER, NotAStreamError, OffsetTaker, take_offset
+from holtmq.errors import FrameError
 from holtmq.wire.content import encode_properties
-from holtmq.wire.tables import join_table, split_table
+from holtmq.wire.tables import join_table, long_string, short_string, split_table
 
 NAME = "\x0fx-stream-offset"
 texts = st.sampled_from(["", "text", f"{NAME}l12345678", NAME])
@@ -34,6 +35,17 @@ def test_the_offset_is_taken_out_of_the_properties(letter: bytes, published: dic
     assert take_offset(raw) == (offset, encode_properties(expected))
     taker = OffsetTaker("q")
     assert [taker.take(raw), taker.take(raw)] == [(offset, encode_properties(expected))] * 2
+
+
+def test_the_offset_is_found_beside_names_that_are_not_utf8() -> None:
+    odd = b"\x01\xffV" + b"\x06nestedF" + long_string(b"\x01\xfeV")
+    field = short_string(OFFSET_HEADER) + b"l" + (7).to_bytes(8, "big")
+    published = encode_properties({"content_type": "text", "headers": long_string(odd), "type": "t"})
+    for table in (odd + field, field + odd):
+        raw = encode_properties({"content_type": "text", "headers": long_string(table), "type": "t"})
+        assert take_offset(raw) == OffsetTaker("q").take(raw) == (7, published)
+    with pytest.raises(FrameError, match="got the end of the data"):
+        take_offset(encode_properties({"headers": long_string(field[:-1])}))
 
 
 @given(messages=st.lists(st.tuples(properties, st.integers(0, 2**31 - 1)), max_size=8))

@@ -62,6 +62,25 @@ def test_a_full_queue_among_several_gets_nothing_and_the_others_do(mq: holtmq.Em
     assert (small.size(), large.size()) == (1, 3)
 
 
+def test_bcc_adds_keys_and_is_not_delivered(mq: holtmq.EmbeddedBroker) -> None:
+    """As in the broker, and in RabbitMQ: who gets a blind copy is nobody else's business."""
+    mq.declare_exchange("x", "direct")
+    dead_letters: dict[str, FieldValue] = {"x-dead-letter-exchange": "x"}
+    for name in ("known", "blind"):
+        mq.declare_queue(name, arguments=dead_letters)
+        mq.bind(name, "x", name)
+    stream = mq.declare_stream("log")
+    mq.bind("log", "x", "known")
+    mq.publish("m", "known", exchange="x", headers={"CC": ["nobody"], "BCC": ["blind"], "n": 1})
+    known, blind = mq.queue("known").pop(), mq.queue("blind").pop()
+    assert known is not None
+    assert blind is not None
+    (logged,) = stream.read()
+    assert [known.headers, blind.headers, logged.headers] == [{"CC": ("nobody",), "n": 1}] * 3
+    known.reject()  # its dead letter has the keys that it shows
+    assert (mq.queue("known").size(), mq.queue("blind").size()) == (1, 0)
+
+
 def test_everything_is_there_again_after_opening_the_file_again(tmp_path: Path) -> None:
     path = tmp_path / "shop.db"
     arguments: dict[str, FieldValue] = {"x-match": "any", "n": 1, "f": 1.0, "b": b"\x00", "t": {"l": [None, True]}}

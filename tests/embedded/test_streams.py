@@ -17,6 +17,7 @@ import pytest
 
 import holtmq
 from holtmq import EmbeddedBroker, StreamHandle, StreamRecord
+from holtmq.wire.tables import long_string
 from tests.broker.conftest import Bench
 from tests.broker.test_stream_queue import consume, publish
 from tests.deadline import PATIENCE_S
@@ -621,6 +622,29 @@ def test_a_file_with_a_stream_changes_hands(tmp_path: Path) -> None:
         assert next(stream.read(2)).headers["h"] == 1
         assert stream.append("d") == 5
         assert texts(stream.follow("billing", wait_s=0)) == ["b", "c", "3", "4", "d"]
+
+
+def test_headers_that_cannot_be_decoded_are_empty(tmp_path: Path) -> None:
+    """An AMQP client may give a header a name that is not UTF-8."""
+    path = tmp_path / "shop.db"
+    bench = Bench(path)
+    client = bench.client()
+    for queue, arguments in (("s", {"queue_type": "stream"}), ("q", {"queue_type": "quorum"})):
+        client.declare(queue, durable=True, **arguments)
+        client.publish("", queue, b"m", headers=long_string(b"\x01\xffV"), app_id="shop", delivery_mode=2)
+    bench.turn()
+    bench.to_disk()
+    bench.journal.close()
+    with holtmq.open(path, durability="off") as mq:
+        (record,) = mq.stream("s").read()
+        assert (dict(record.headers), record.properties["app_id"], record.body) == ({}, "shop", b"m")
+        first = mq.queue("q").pop()
+        assert first is not None
+        assert (dict(first.headers), first.properties["app_id"]) == ({}, "shop")
+        first.retry()
+        again = mq.queue("q").pop()
+        assert again is not None
+        assert again.headers == {"x-delivery-count": 1}
 
 
 def test_asyncio_has_the_same_calls(tmp_path: Path) -> None:

@@ -231,6 +231,11 @@ def test_a_stream_is_read_from_an_offset(page: Page, node: Node) -> None:
         channel.deliveries(5)
         page.goto(f"{node.http.base}/#/queues/%2F/events")
         expect(page.get_by_text("0 to 11")).to_be_visible()
+        shown = node.http.get("/api/queues/%2F/events")
+        expect(page.locator(".figure").filter(has_text="in the file")).to_contain_text(
+            f"{shown['message_bytes'] / 1024:.1f} KiB"
+        )
+        expect(page.locator("dl")).to_contain_text(f"chunks{shown['segments']}")
         row = page.get_by_role("row").filter(has_text="reader")
         expect(row.get_by_role("cell").nth(-2)).to_have_text("9")
         expect(row.get_by_role("cell").last).to_have_text("3")

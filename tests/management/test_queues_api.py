@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from random import randbytes
 from typing import Any
 
 import pytest
@@ -162,3 +163,35 @@ def test_a_stream_shows_its_offsets_and_is_read_from_any_of_them(node: Node) -> 
     (message,) = http.post(f"{stream}/get", {**read, "offset": "last"}).body
     assert (message["offset"], message["message_count"], message["properties"]) == (4, 0, {"headers": {"n": 4}})
     assert message["timestamp"] == shown["last_timestamp"]
+
+
+def test_the_bytes_of_a_stream_are_those_in_the_file(node: Node) -> None:
+    http, stream, labels = node.http, "/api/queues/%2F/s", (("queue", "s"), ("vhost", "/"))
+
+    def messages_take() -> int:
+        """Return the bytes of the stream, which API and metrics agree on."""
+        shown: int = http.get(stream)["message_bytes"]
+        assert http.get("/api/queues?columns=message_bytes") == [{"message_bytes": shown}]
+        metrics = samples(node, "/metrics/per-object")
+        assert metrics["holtmq_stream_bytes"][labels] == metrics["rabbitmq_queue_messages_ready_bytes"][labels] == shown
+        return shown
+
+    http.put(stream, {"arguments": {"x-queue-type": "stream", "x-stream-max-segment-size-bytes": 10_000}})
+    assert messages_take() == 0
+    with node.connect() as amqp:
+        channel = amqp.channel()
+        channel.confirm()
+        for _ in range(100):
+            channel.publish("", "s", randbytes(1000))
+            channel.next()
+        everything = messages_take()
+        assert 100_000 <= everything <= 125_000
+        channel.qos(1)
+        channel.consume("s", "c", arguments={"x-stream-offset": "first"})
+        channel.bodies(1)
+        assert messages_take() == everything
+    http.put("/api/policies/%2F/short", {"pattern": "^s$", "definition": {"max-length-bytes": 30_000}, "apply-to": "queues"})
+    eventually(lambda: http.get(stream)["message_bytes"] <= 30_000, "retention")
+    left = http.get(stream)
+    assert left["last_offset"] == 99
+    assert 1000 * (100 - left["first_offset"]) <= messages_take() <= 30_000

@@ -7,7 +7,7 @@ from typing import Any
 
 from hypothesis import strategies as st
 
-from holtmq.spark.amqp.encoded_properties import encode_property, join_properties
+from holtmq.spark.amqp.encoded_properties import encode_property, join_properties, split_properties
 from holtmq.wire.content import NAMES
 from holtmq.wire.tables import long_string
 
@@ -55,11 +55,17 @@ def _values(names: st.SearchStrategy[bytes]) -> st.SearchStrategy[bytes]:
     )
 
 
-def encoded_properties(texts: st.SearchStrategy[bytes]) -> st.SearchStrategy[bytes]:
-    """Properties as a publisher may send them. Their texts, and the names of their headers, are of this strategy."""
+def encoded_properties(
+    texts: st.SearchStrategy[bytes], names: st.SearchStrategy[bytes] | None = None
+) -> st.SearchStrategy[bytes]:
+    """Properties as a publisher may send them. Their texts are of this strategy, and the names of their headers of the other.
+
+    By default, both are of the first.
+    """
+    names = texts if names is None else names
     fields: dict[str, st.SearchStrategy[Any]] = {
         **dict.fromkeys(NAMES, texts.map(_short)),
-        "headers": _table(_values(texts), texts),
+        "headers": _table(_values(names), names),
         "delivery_mode": st.sampled_from([b"\x01", b"\x02"]),
         "priority": st.binary(min_size=1, max_size=1),
         "timestamp": st.one_of(
@@ -69,3 +75,17 @@ def encoded_properties(texts: st.SearchStrategy[bytes]) -> st.SearchStrategy[byt
         "user_id": st.just(encode_property("user_id", "guest")),
     }
     return st.fixed_dictionaries({}, optional=fields).map(join_properties)
+
+
+@st.composite
+def with_more_keys(draw: st.DrawFn, properties: st.SearchStrategy[bytes]) -> tuple[bytes, bytes]:
+    """Properties with the headers CC and BCC, or one of them, as they are sent and as they are delivered: without BCC."""
+    fields = split_properties(draw(properties))
+    others = fields.get("headers", bytes(4))[4:]
+    keys = st.lists(any_bytes.map(lambda key: b"S" + long_string(key)), max_size=3).map(b"".join)
+    cc, bcc = (_short(name) + b"A" + long_string(draw(keys)) for name in SPECIAL_HEADERS)
+    kept, removed = draw(st.sampled_from([(cc, b""), (b"", bcc), (cc, bcc)]))
+    sent, delivered = (
+        join_properties({**fields, "headers": long_string(table)}) for table in (removed + others + kept, others + kept)
+    )
+    return sent, delivered

@@ -11,7 +11,7 @@ import pytest
 from pyspark.sql import DataFrame, SparkSession
 
 from holtmq import Binding, Exchange, InvalidValueError, Policy, Queue, Topology
-from holtmq.spark import route_batches
+from holtmq.spark import route, route_batches
 from holtmq.spark.changing_topology import TopologyError, read_topology, version_of
 from tests.management.conftest import running_node
 
@@ -65,6 +65,35 @@ def test_a_topology_is_read_from_a_function_and_from_a_broker() -> None:
             TopologyError, match=r"cannot read the definitions at http://127\.0\.0\.1:\d+/api/definitions: .*401"
         ):
             read_topology(f"{url.replace('guest:guest', 'guest:wrong')}/api/definitions")
+
+
+@pytest.mark.parametrize(
+    ("given", "of_stream", "of_batch"),
+    [
+        ("shop.json", "got 'shop.json': ", r"got 'shop.json': read the file with Topology\.from_definitions\('shop.json'\)"),
+        (
+            Path("shop.json"),
+            "got 'shop.json': ",
+            r"got a PosixPath: read the file with Topology\.from_definitions\('shop.json'\)",
+        ),
+        ("http://guest:secret@mq:15672/api/definitions", "got a URL: ", "got a URL: save the definitions to a file"),
+        (lambda: FOOD, "got a function: ", "got a function: call it, and pass the Topology that it returns"),
+    ],
+    ids=["text", "path", "url", "function"],
+)
+def test_route_takes_no_topology_that_changes_and_names_what_does(
+    spark: SparkSession, given: Any, of_stream: str, of_batch: str
+) -> None:
+    stream = spark.readStream.format("rate").load().selectExpr("'orders' AS exchange", "'orders.food' AS routing_key")
+    advice = (
+        r"To read it again for each micro-batch, .* messages\.writeStream\.foreachBatch\(route_batches\(write, topology\)\)"
+    )
+    with pytest.raises(InvalidValueError, match=f"topology must be a Topology, {of_stream}.*{advice}") as caught:
+        route(stream, given)
+    assert "secret" not in str(caught.value)
+    with pytest.raises(InvalidValueError, match=f"topology must be a Topology, {of_batch}") as caught:
+        route(spark.sql("SELECT 'orders' AS exchange, 'orders.food' AS routing_key"), given)
+    assert "secret" not in str(caught.value)
 
 
 def test_anything_else_is_refused(tmp_path: Path) -> None:

@@ -373,6 +373,22 @@ def test_few_signatures_are_joined_and_many_go_through_arrow(spark: SparkSession
     assert BY_ARROW in plan_of(route(few, SHOP))  # too many queues to broadcast
 
 
+@pytest.fixture
+def large_arrow_types(spark: SparkSession) -> Iterator[None]:
+    """Let Spark pass text and binary values to Python with 64-bit lengths."""
+    spark.conf.set("spark.sql.execution.arrow.useLargeVarTypes", "true")
+    yield
+    spark.conf.unset("spark.sql.execution.arrow.useLargeVarTypes")
+
+
+@pytest.mark.usefixtures("large_arrow_types")
+@pytest.mark.parametrize("plan", [*PLANS, "auto"])
+def test_text_may_come_as_large_arrow_types(spark: SparkSession, plan: Any) -> None:
+    rows = messages(spark, "orders.food.a", "orders.x", None).cache()
+    assert pairs(route(rows, SHOP, plan=plan)) == [(0, "all"), (0, "food"), (1, "all"), (2, "")]
+    rows.unpersist()
+
+
 def test_the_plans_agree_on_everything_that_is_added(spark: SparkSession, monkeypatch: pytest.MonkeyPatch) -> None:
     rows = messages(spark, *(f"orders.{('food', 'toys')[n % 2]}.{n % 50}" if n % 3 else None for n in range(300)))
 

@@ -511,6 +511,8 @@ def test_a_stream_queue_is_archived_and_stays(spark: SparkSession, live: LiveBro
     put(live, stream, range(100))
     summary = archive(spark, stream, str(tmp_path), url=live.url, starting_offsets="40", format="json")
     assert (summary.messages, summary.batches) == (60, 1)
+    assert summary.stream is not None
+    assert (summary.stream.lag, summary.stream.received) == (0, 60)
     assert sorted(offsets(read_archive(spark, str(tmp_path), format="json"))) == list(range(40, 100))
     assert [len(part) for part in ranges(live, stream)] == [100]
 

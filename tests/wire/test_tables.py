@@ -12,7 +12,16 @@ from hypothesis import strategies as st
 
 from holtmq.errors import FrameError
 from holtmq.table import FieldValue
-from holtmq.wire.tables import DEEPEST, decode_table, encode_table, encode_value, join_table, split_table
+from holtmq.wire.tables import (
+    DEEPEST,
+    decode_table,
+    decode_value,
+    encode_table,
+    encode_value,
+    join_table,
+    raw_fields,
+    split_table,
+)
 
 keys = st.text(max_size=60)
 scalars: st.SearchStrategy[FieldValue] = st.one_of(
@@ -57,6 +66,14 @@ def test_bytes_that_are_no_table_are_refused(data: bytes) -> None:
         return
     assert after <= len(data)
     assert isinstance(table, dict)
+
+
+@given(tables)
+def test_fields_are_found_without_decoding_them(table: dict[str, FieldValue]) -> None:
+    encoded = encode_table(table)
+    found = list(raw_fields(encoded))
+    assert {name.decode(): encoded[value_at:after] for name, _, value_at, after in found} == split_table(encoded)
+    assert [decode_value(encoded, value_at)[1] for _, _, value_at, _ in found] == [after for *_, after in found]
 
 
 @given(tables, st.data())

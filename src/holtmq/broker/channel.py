@@ -38,7 +38,7 @@ from holtmq.routing.route import Entry
 from holtmq.steps import Steps, complete, nothing
 from holtmq.table import FieldValue, describe
 from holtmq.wire.content import OVERHEAD_WITHOUT_PROPERTIES, Content, Properties, encode_properties, sizes_of
-from holtmq.wire.tables import join_table, split_table
+from holtmq.wire.tables import drop_field
 
 if TYPE_CHECKING:
     from holtmq.broker.session import Session
@@ -225,13 +225,12 @@ class Channel:
         way = self.ways.with_headers(publication, properties)
         changes: dict[str, object] = {}
         if properties.adds_keys and "BCC" in properties.headers:
-            fields = split_table(properties.raw_headers())
-            del fields["BCC"]
-            changes["headers"] = join_table(fields)
+            changes["headers"] = drop_field(properties.raw_headers(), "BCC")
         if properties.reply_to == REPLY_QUEUE:
             changes["reply_to"] = self._require_reply().name
         if changes:
-            properties = Properties(encode_properties({**properties.to_dict(), **changes}))
+            headers = properties.raw_headers() if properties.has_headers else None
+            properties = Properties(encode_properties({**properties.without_headers(), "headers": headers, **changes}))
         return properties, way
 
     def _require_reply(self) -> ReplyDestination:

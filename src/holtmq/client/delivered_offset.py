@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from holtmq.errors import HoltmqError
+from holtmq.table import FieldValue
 from holtmq.wire.content import present_properties
-from holtmq.wire.tables import decode_table, drop_field, short_string
+from holtmq.wire.tables import decode_value, long_string, raw_fields, short_string
 
 OFFSET_HEADER = "x-stream-offset"
 HEADERS_FLAG = 0x2000
-EMPTY_TABLE = bytes(4)
+OFFSET_NAME = OFFSET_HEADER.encode()
 _NAME = short_string(OFFSET_HEADER)
 _LONG = _NAME + b"l"
 FIELD_BYTES = len(_LONG) + 8
@@ -77,14 +78,18 @@ def take_offset(raw_properties: bytes) -> tuple[int, bytes] | None:
     table_at = _headers_at(raw_properties)
     if table_at is None:
         return None
-    headers, end = decode_table(raw_properties, table_at)
-    offset = headers.get(OFFSET_HEADER)
+    offset: FieldValue = None
+    others, end = [], table_at + 4
+    for name, start, value_at, end in raw_fields(raw_properties, table_at):
+        if name == OFFSET_NAME:
+            offset, _ = decode_value(raw_properties, value_at)
+        else:
+            others.append(raw_properties[start:end])
     if not isinstance(offset, int):
         return None
-    table = drop_field(raw_properties[table_at:end], OFFSET_HEADER)
-    if table == EMPTY_TABLE:
+    if not others:
         return offset, _without_headers(raw_properties[:table_at]) + raw_properties[end:]
-    return offset, raw_properties[:table_at] + table + raw_properties[end:]
+    return offset, raw_properties[:table_at] + long_string(b"".join(others)) + raw_properties[end:]
 
 
 def _without_headers(before: bytes) -> bytes:

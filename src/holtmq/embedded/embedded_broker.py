@@ -244,6 +244,8 @@ class EmbeddedBroker:
         with self._transaction(is_adding=True) as connection:
             now = self.now_ms()
             route = self._router.resolve(exchange, key, headers)
+            if headers is not None and "BCC" in headers:
+                headers = {name: value for name, value in headers.items() if name != "BCC"}
             message = self.new_message(content, key, now, headers, priority, ttl_ms, delay_s, exchange)
             message_id = self.intake.publish(connection, message, route, priority, ttl_ms, now)
         self.bell.ring()

@@ -7,6 +7,7 @@ from collections.abc import Mapping
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any, Literal, TypeAlias
 
+from holtmq.errors import FrameError
 from holtmq.store.records import DeliveryState, StoredMessage
 from holtmq.store.sql.declarations import from_text
 from holtmq.table import FieldValue, Table
@@ -152,10 +153,13 @@ def _properties_of(stored: StoredMessage) -> tuple[Table, Table]:
 
 
 def decoded_properties(raw: bytes) -> tuple[Table, Table]:
-    """Return headers and other properties of a message from AMQP's encoding."""
-    properties = Properties(raw).to_dict()
-    headers = properties.pop("headers", None)
-    return Table.of(headers), Table.of(properties)
+    """Return headers and other properties of a message from AMQP's encoding. Headers that cannot be decoded are empty."""
+    properties = Properties(raw)
+    others = Table.of(properties.without_headers())
+    try:
+        return Table.of(properties.headers), others
+    except FrameError:  # an AMQP client gave a header a name that is not UTF-8
+        return Table.of(None), others
 
 
 def shown(body: bytes) -> bytes:

@@ -275,6 +275,8 @@ def _streams_one_by_one(node: Node) -> Iterator[Iterable[str]]:
     yield _gauge("holtmq_stream_first_offset", "Offset of the first message of a stream.", first)
     following = [(labels, extent.next_offset) for labels, extent in extents]
     yield _gauge("holtmq_stream_next_offset", "Offset of the next message to be stored in a stream.", following)
+    sizes = [(labels, extent.size) for labels, extent in extents]
+    yield _gauge("holtmq_stream_bytes", "Size of a stream in the file, in bytes.", sizes)
     chunks = [(labels, extent.chunks) for labels, extent in extents]
     yield _gauge("holtmq_stream_segments", "Chunks of a stream.", chunks)
     consumers = list(_stream_consumers(node, streams))

@@ -23,7 +23,7 @@ from holtmq.spark import compaction
 from holtmq.spark.amqp.amqp_options import PREFETCH, RECEIVERS, SEGMENT_ROWS, BrokerOptions, QueueOptions, StreamOptions
 from holtmq.spark.amqp.offset_options import FollowOptions
 from holtmq.spark.amqp.source import register_source
-from holtmq.spark.amqp.stream_metrics import StreamMetrics, stream_metrics
+from holtmq.spark.amqp.stream_metrics import StreamMetrics, final_metrics, stream_metrics
 from holtmq.spark.archive_folders import ArchiveFolders
 from holtmq.spark.archive_formats import FILE_FORMATS, require_archive_format
 from holtmq.spark.archive_layout import HIDDEN
@@ -168,7 +168,7 @@ def archive(
         if compact and format in FILE_FORMATS:
             with contextlib.suppress(BusyError):  # another process compacts the folder
                 merged, removed = compaction.compact(spark, target, format=format)
-    return ArchiveSummary(batches.messages, batches.count, merged, removed, stream_metrics(query))
+    return ArchiveSummary(batches.messages, batches.count, merged, removed, final_metrics(query))
 
 
 def _read(spark: SparkSession, broker: BrokerOptions, stream: QueueOptions) -> DataFrame:

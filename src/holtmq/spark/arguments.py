@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 from pyspark.sql import DataFrame
 
 from holtmq.errors import InvalidValueError
@@ -17,8 +19,32 @@ def require_type(name: str, value: object, type_: type, expected: str, hint: str
 
 def require_topology(name: str, value: object) -> None:
     """Raise InvalidValueError if the value of a parameter is not a Topology."""
-    hint = f": read the file with Topology.from_definitions({value!r})" if isinstance(value, str) else ""
+    if isinstance(value, Topology):
+        return
+    if _is_url(value):  # which may contain a password
+        raise InvalidValueError(
+            f"{name} must be a Topology, got a URL: save the definitions to a file, and read it with Topology.from_definitions"
+        )
+    hint = ""
+    if isinstance(value, str | Path):
+        hint = f": read the file with Topology.from_definitions({str(value)!r})"
+    elif callable(value):
+        hint = ": call it, and pass the Topology that it returns"
     require_type(name, value, Topology, "a Topology", hint)
+
+
+def require_topology_of_stream(value: object) -> None:
+    """Raise InvalidValueError, which names `route_batches`, if a stream is to follow a file, a URL or a function."""
+    if isinstance(value, str | Path) or callable(value):
+        seen = "a URL" if _is_url(value) else repr(str(value)) if isinstance(value, str | Path) else "a function"
+        raise InvalidValueError(
+            f"topology must be a Topology, got {seen}: route() uses one topology for the whole stream. To read it again for "
+            "each micro-batch, write the stream with messages.writeStream.foreachBatch(route_batches(write, topology))"
+        )
+
+
+def _is_url(value: object) -> bool:
+    return isinstance(value, str) and value.startswith(("http://", "https://"))
 
 
 def require_messages(name: str, value: object, reader: str = "spark.read") -> None:

@@ -14,7 +14,7 @@ from pyspark.sql import functions as F
 
 from holtmq.errors import InvalidValueError
 from holtmq.spark.added_columns import AddedColumns
-from holtmq.spark.arguments import require_one_of
+from holtmq.spark.arguments import require_one_of, require_topology_of_stream
 from holtmq.spark.arrow_plan import with_routes_by_arrow
 from holtmq.spark.input_plan import InputPlan
 from holtmq.spark.join_plan import ROUTES, deliveries_by_join
@@ -50,7 +50,7 @@ def route(
 
     Args:
         messages: The messages, batch or streaming.
-        topology: The exchanges, queues and bindings.
+        topology: The exchanges, queues and bindings. For a stream whose topology changes, see `route_batches`.
         vhost: The virtual host of the topology.
         exchange: The exchange of all messages (default: the exchange column).
         columns: The names of the columns for routing key, exchange and headers. Headers may be a map, a struct, VARIANT or
@@ -61,6 +61,8 @@ def route(
         bindings: Whether to add `bindings`, the bindings through which the message entered the queue.
         plan: "join" reads the input twice, "arrow" once, "auto" chooses.
     """
+    if isinstance(messages, DataFrame) and messages.isStreaming:
+        require_topology_of_stream(topology)
     request = RoutingRequest(topology, vhost, exchange, columns, unroutable, AddedColumns(settings, bindings))
     return route_prepared(PreparedRequest.of(messages, request), plan)
 

@@ -102,13 +102,18 @@ def _signatures(messages: DataFrame, parts: dict[str, Column], *, is_limited: bo
         sample = named.select(*texts, hash_of(named[part] for part in parts).alias(HASH)).limit(SAMPLE).toArrow()
         if len(sample) < SAMPLE:
             distinct = sample.group_by(sample.column_names).aggregate([]).combine_chunks()
-            columns = [distinct[part].combine_chunks().view(pa.string()) for part in parts]
+            columns = [_as_text(distinct[part].combine_chunks()) for part in parts]
             return pa.table([*columns, distinct[HASH]], [*parts, HASH])
         if estimated_distinct(len(sample), len(sample[HASH].unique())) > SIGNATURE_LIMIT:
             return None
     found = named.distinct()
     found = found.select("*", hash_of(found[part] for part in parts).alias(HASH))
     return (found.limit(SIGNATURE_LIMIT + 1) if is_limited else found).toArrow()
+
+
+def _as_text(column: pa.Array) -> pa.Array:
+    """Return bytes as text without a look at them. A setting of Spark (`useLargeVarTypes`) decides how long both may be."""
+    return column.view(pa.large_string() if pa.types.is_large_binary(column.type) else pa.string())
 
 
 def hash_of(parts: Iterable[Column]) -> Column:

@@ -10,23 +10,26 @@ from typing import Any
 
 from pyspark.sql import DataFrame
 from pyspark.sql import functions as F
+from pyspark.sql.types import StringType
 
 from holtmq.client.publisher import RETRIES, WINDOW, ReceivedConfirms
 from holtmq.errors import InvalidValueError
 from holtmq.spark.amqp.amqp_options import BrokerOptions, PublishOptions
 from holtmq.spark.amqp.columns import RAW_COLUMNS, SCHEMA
+from holtmq.spark.amqp.encoded_properties import INVALID_HEADERS
 from holtmq.spark.amqp.message_encoder import require_message_columns
 from holtmq.spark.arguments import require_messages, require_type
 from holtmq.spark.deliveries import route
 from holtmq.spark.deprecated_names import OldToJson, accept_old_keywords
 from holtmq.spark.job_announcement import announced, files_of
-from holtmq.spark.message_columns import MessageColumns
+from holtmq.spark.message_columns import MessageColumns, quote_name
 from holtmq.spark.publishing import publish_rows
+from holtmq.spark.routing_request import Columns
 from holtmq.spark.times import message_time
 from holtmq.table import FieldValue
 from holtmq.topology import Binding, Exchange, Queue, Topology
 
-SELECTED = "selected"
+SELECTED, READABLE = "selected", "__holtmq_readable_headers"
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,8 +65,10 @@ class MessageFilter:
             queues = [self.queue] if isinstance(self.queue, str) else list(self.queue)
             selected = selected.where(F.col("source_queue").isin(queues))
         if self.key is not None or self.headers:
-            routed = route(selected, self._topology(), exchange=SELECTED, unroutable="drop")
-            selected = routed.where("queue is not null").drop("queue", "reason")
+            readable = _with_readable_headers(selected)
+            columns = Columns(headers=READABLE)
+            routed = route(readable, self._topology(), exchange=SELECTED, columns=columns, unroutable="drop")
+            selected = routed.where("queue is not null").drop("queue", "reason", READABLE)
         return selected
 
     def _topology(self) -> Topology:
@@ -173,6 +178,17 @@ def replay(
     ):
         confirms = publish_rows(selected.coalesce(tasks), broker, options)
     return ReplaySummary(replay_id, confirms)
+
+
+def _with_readable_headers(archive: DataFrame) -> DataFrame:
+    """Add the headers for a filter. Headers that cannot be read are null there: a pattern for keys does not depend on them."""
+    field = MessageColumns.of(archive).find("headers")
+    if field is None:
+        return archive.withColumn(READABLE, F.lit(None))
+    headers = archive[quote_name(field.name)]
+    if isinstance(field.dataType, StringType):
+        headers = F.when(~headers.startswith(f'["{INVALID_HEADERS}"'), headers)
+    return archive.withColumn(READABLE, headers)
 
 
 def _with_our_names(archive: DataFrame) -> DataFrame:

@@ -55,6 +55,45 @@ def _fields(data: bytes, at: int) -> Iterator[tuple[str, int, int, int]]:
         raise _overrun("table", end, at)
 
 
+def raw_fields(data: bytes, at: int = 0) -> Iterator[tuple[bytes, int, int, int]]:
+    """Yield the name of each field of a table, and where the field starts, where its value starts, and where both end.
+
+    Nothing is decoded, so that names, also those in nested tables, need not be UTF-8.
+    """
+    at, end = _extent(data, at)
+    while at < end:
+        value_at = at + 1 + data[at]
+        after = _value_end(data, value_at)
+        yield data[at + 1 : value_at], at, value_at, after
+        at = after
+    if at != end:
+        raise _overrun("table", end, at)
+
+
+def _value_end(data: bytes, at: int) -> int:
+    if at >= len(data):
+        raise _cut_off("value", at)
+    letter = data[at]
+    if letter in _NUMBERS:
+        return at + 1 + _NUMBERS[letter][0].size
+    match chr(letter):
+        case "S" | "x" | "F" | "A":
+            return _extent(data, at + 1)[1]
+        case "T":
+            return at + 9
+        case "D":
+            return at + 6
+        case "V":
+            return at + 1
+        case other:
+            raise FrameError(f"expected a field type of AMQP at byte {at}, got {other!r}")
+
+
+def decode_value(data: bytes, at: int) -> tuple[FieldValue, int]:
+    """Decode the value at an offset, with its type letter. Return it with the offset after it."""
+    return _value(data, at, DEEPEST)
+
+
 def encode_table(table: Mapping[str, FieldValue]) -> bytes:
     """Encode a table with its length."""
     return join_table({key: encode_value(value) for key, value in table.items()})

@@ -6,7 +6,9 @@ from collections.abc import Callable
 from typing import Any
 
 from holtmq.wire import methods as wire
+from holtmq.wire.content import encode_properties
 from holtmq.wire.frames import BODY, FRAME_START, HEADER, METHOD, frame, method_frame
+from holtmq.wire.tables import encode_value, long_string, short_string
 from tests.amqp_client import Amqp, ClosedError, heartbeat, raw_socket
 from tests.conformance.behaviour.rule import Scene, closing, code, rule
 
@@ -19,6 +21,13 @@ def _after(scene: Scene, data: bytes, closing: Callable[[Callable[[], Any]], Any
     amqp.channel()
     amqp.write(data)
     return closing(lambda: amqp.next_event(1))
+
+
+def _published_with(scene: Scene, fields: bytes) -> object:
+    """Return what the broker does about a message with these headers."""
+    channel = scene.channel()
+    channel.publish_raw("amq.direct", "k", encode_properties({"headers": long_string(fields)}), b"m")
+    return closing(channel.settle)
 
 
 @rule(
@@ -109,6 +118,23 @@ def long_body(scene: Scene) -> object:
     amqp.channel()
     amqp.write(publish + header + frame(BODY, 1, b"abc"))
     return code(lambda: amqp.channel(2))
+
+
+@rule(SECTION, "a routing key that is not UTF-8", ("connection", 501, (0, 0)), rabbitmq="nothing closed")
+def key_that_is_not_utf8(scene: Scene) -> object:
+    channel = scene.channel()
+    channel.publish_raw("amq.direct", "k\udcff", b"\x00\x00", b"m")
+    return closing(channel.settle)
+
+
+@rule(SECTION, "a header whose name is not UTF-8", "nothing closed")
+def header_that_is_not_utf8(scene: Scene) -> object:
+    return _published_with(scene, b"\x01\xffV")
+
+
+@rule(SECTION, "the same in a message with CC or BCC", ("connection", 501, (60, 40)), rabbitmq="nothing closed")
+def header_beside_cc_that_is_not_utf8(scene: Scene) -> object:
+    return _published_with(scene, b"\x01\xffV" + short_string("CC") + encode_value(["k"]))
 
 
 @rule(SECTION, "content on channel 0", 505)

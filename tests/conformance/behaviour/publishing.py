@@ -5,11 +5,15 @@ from __future__ import annotations
 from datetime import UTC, datetime
 
 from holtmq.wire import methods as wire
+from holtmq.wire.content import encode_properties
+from holtmq.wire.tables import encode_value, long_string, short_string
 from tests.conformance.behaviour.rule import Scene, closing, rule
 from tests.deadline import last_seen
 
 SECTION = "Publishing"
 PUBLISH = (60, 40)
+ODD_FIELDS = b"\x01nb\x07" + b"\x01nf\x3f\xc0\x00\x00" + b"\x01os\x00\x01"
+"""Headers whose types no client would choose, and a name that occurs twice."""
 
 
 @rule(SECTION, "all properties and headers arrive as they were sent", True)
@@ -123,6 +127,16 @@ def bcc_is_stripped(scene: Scene) -> object:
     return event.properties["headers"] if event else None
 
 
+@rule(SECTION, "when BCC is removed, all other headers stay as they were sent, also a name that occurs twice", True)
+def bcc_leaves_the_rest(scene: Scene) -> object:
+    channel, queue = scene.channel(), scene.queue()
+    channel.declare(queue)
+    bcc = short_string("BCC") + encode_value(["c"])
+    channel.publish_raw("", queue, encode_properties({"headers": long_string(ODD_FIELDS + bcc), "app_id": "a"}), b"m")
+    event = channel.get(queue)
+    return event is not None and event.raw_properties == encode_properties({"headers": long_string(ODD_FIELDS), "app_id": "a"})
+
+
 @rule(SECTION, "a CC header that is not an array", ("channel", 406, PUBLISH))
 def bad_cc(scene: Scene) -> object:
     channel = scene.channel()
@@ -142,6 +156,19 @@ def direct_reply(scene: Scene) -> object:
     reply_to = request.properties["reply_to"]
     answerer.publish("", reply_to, b"pong")
     return asker.next().body, reply_to.startswith("amq.rabbitmq.reply-to.")
+
+
+@rule(SECTION, "direct reply-to: the headers of a request stay as they were sent", True)
+def direct_reply_headers(scene: Scene) -> object:
+    asker, answerer, queue = scene.channel(), scene.channel(), scene.queue()
+    answerer.declare(queue)
+    asker.consume("amq.rabbitmq.reply-to", no_ack=True)
+    properties = {"headers": long_string(ODD_FIELDS), "reply_to": "amq.rabbitmq.reply-to"}
+    asker.publish_raw("", queue, encode_properties(properties), b"ping")
+    last_seen(lambda: answerer.count(queue), 1)
+    request = answerer.get(queue)
+    assert request is not None
+    return request.raw_properties == encode_properties({**properties, "reply_to": request.properties["reply_to"]})
 
 
 @rule(SECTION, "direct reply-to without a consumer", ("channel", 406, PUBLISH))

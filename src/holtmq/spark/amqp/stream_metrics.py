@@ -7,7 +7,7 @@ the events of a StreamingQueryListener, and in Spark's logs, below `sources[…]
 from __future__ import annotations
 
 import json
-from dataclasses import asdict, dataclass, fields
+from dataclasses import asdict, dataclass, fields, replace
 from typing import Any
 
 from pyspark.sql.streaming.query import StreamingQuery
@@ -53,9 +53,21 @@ def stream_metrics(query: StreamingQuery) -> StreamMetrics | None:
     return sum(found[1:], found[0]) if found else None
 
 
+def final_metrics(query: StreamingQuery) -> StreamMetrics | None:
+    """Return the metrics of a query that has ended. The messages of its last micro-batch, which is finished, do not wait."""
+    metrics = stream_metrics(query)
+    if metrics is None or metrics.lag is None:
+        return metrics
+    return replace(metrics, lag=max(0, metrics.lag - messages_read(query) + _messages(query, "startOffset")))
+
+
 def messages_read(query: StreamingQuery) -> int:
     """Return how many messages were in all micro-batches of a query, since its checkpoint was created."""
-    return sum(offset.get("messages", 0) for offset in _offsets(query, "endOffset"))
+    return _messages(query, "endOffset")
+
+
+def _messages(query: StreamingQuery, kind: str) -> int:
+    return sum(offset.get("messages", 0) for offset in _offsets(query, kind))
 
 
 def _offsets(query: StreamingQuery, kind: str) -> list[dict[str, Any]]:
