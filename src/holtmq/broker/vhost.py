@@ -361,7 +361,7 @@ class VirtualHost:
         if way is None or not way.serves(letter, self.generation):
             way = self._letter_way = self._way_of(letter)
         destinations, entries, properties = way.destinations, way.entries, way.properties
-        content, copies = make_content(letter.raw_properties, message.body), len(destinations)
+        content, copies = way.content(message.body), len(destinations)
         if self._burials or (copies > 1 and not self.broker.at_once(copies, 1)):
             return FanOut(self.broker, way.origin, properties, [content], destinations, entries, _ignore)
         if copies > 1:

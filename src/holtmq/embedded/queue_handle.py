@@ -62,7 +62,8 @@ class QueueHandle:
         `ttl_ms` is the time after which the message expires; `delay_s` is the time before it becomes available.
         A `priority` needs a queue with priorities (`max_priority`).
         """
-        owner, key, now = self._owner, as_key(routing_key), self._owner.now_ms()
+        owner, now = self._owner, self._owner.now_ms()
+        key = routing_key if isinstance(routing_key, str) else as_key(routing_key)
         versions = owner.versions  # first: another thread may notice meanwhile that the queue was deleted
         queue_id, rules = owner.queue_of(self.name)
         if rules.max_length is None and rules.max_length_bytes is None:

@@ -9,6 +9,7 @@ from __future__ import annotations
 import logging
 from collections import deque
 from collections.abc import Callable
+from functools import partial
 from typing import Generic, TypeVar
 
 from holtmq.queueing.dead_letter import DeadLetter
@@ -60,9 +61,10 @@ class LetterChain(Generic[Message]):
             self._drop()
             return False
         self.consequences.letters += 1
-        self._waiting.append((letter, message))
-        if not self.is_publishing:
-            self.go_on(self.consequences, _nothing, publish)
+        if self.is_publishing:
+            self._waiting.append((letter, message))
+        else:
+            self.go_on(self.consequences, partial(publish, letter, message), publish)
         return True
 
     def go_on(
@@ -99,7 +101,3 @@ class LetterChain(Generic[Message]):
                 MAX_LETTERS,
             )
         self.dropped += 1
-
-
-def _nothing() -> None:
-    """Do nothing."""

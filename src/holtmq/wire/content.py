@@ -33,6 +33,7 @@ ESCAPED = "surrogateescape"
 OVERHEAD_WITHOUT_PROPERTIES = CONTENT_START.size + FRAME_START.size + 2
 """What content with a body has beyond properties and body: the rest of two frames."""
 LIGHT_BYTES = 64
+CONTENT_END = b"\xce"
 CACHEABLE_BYTES = 512
 """Properties up to this size are kept in caches, decoded. Decoded headers take many times their size."""
 
@@ -203,11 +204,15 @@ def make_content(raw_properties: bytes, body: bytes, channel: int = 1) -> Conten
 
 def join_content(raw_properties: bytes, pieces: Iterable[bytes], size: int, channel: int = 1) -> Content:
     """Encode content from its properties and the pieces of its body, copying the body once."""
+    start = content_start(raw_properties, size, channel)
+    return b"".join((start, *pieces, CONTENT_END)) if size else start
+
+
+def content_start(raw_properties: bytes, size: int, channel: int = 1) -> bytes:
+    """Encode what comes before a body of this size. `CONTENT_END` follows the body, if there is one."""
     header_size = CONTENT_START.size - FRAME_START.size + len(raw_properties)
     header = CONTENT_START.pack(HEADER, channel, header_size, BASIC, 0, size) + raw_properties + b"\xce"
-    if not size:
-        return header
-    return b"".join((header, FRAME_START.pack(BODY, channel, size), *pieces, b"\xce"))
+    return header + FRAME_START.pack(BODY, channel, size) if size else header
 
 
 def raw_properties_of(content: Content) -> bytes:

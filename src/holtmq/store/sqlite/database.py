@@ -246,10 +246,10 @@ class SqliteDatabase:
                 return work(connection)
         return self.commits.run(work)
 
-    def alone(self, work: Callable[[sqlite3.Connection], T]) -> T:
-        """Run one statement as a transaction of its own, without waiting for the disk. It saves BEGIN and COMMIT.
+    def insert_alone(self, statement: str, values: tuple[object, ...]) -> int | None:
+        """Insert a row by one statement, as a transaction of its own, without waiting for the disk. It saves BEGIN and COMMIT.
 
-        A constraint that is broken comes out as SQLite's own error, for the caller to tell what it means.
+        Return its id, or None if it breaks a constraint.
         """
         self._lock.acquire()
         try:
@@ -257,13 +257,13 @@ class SqliteDatabase:
                 self._watch.check(at_once=False)
             connection = self.connection
             try:
-                return work(connection)
+                return connection.execute(statement, values).lastrowid
             except sqlite3.OperationalError as error:
                 if not is_busy(error):
                     raise
-            return self._when_free(partial(work, connection))
+            return self._when_free(partial(connection.execute, statement, values)).lastrowid
         except sqlite3.IntegrityError:
-            raise
+            return None
         except sqlite3.Error as error:
             raise translated(error, self.path) from error
         finally:
@@ -307,9 +307,8 @@ class SqliteDatabase:
         """Whether the current transaction is part of an outer one. Only meaningful within a transaction."""
         return self._depth > 1
 
-    def clock(self) -> float:
-        """Return the time, in seconds since 1970."""
-        return time.time()
+    clock = staticmethod(time.time)
+    """Returns the time, in seconds since 1970."""
 
     def serialize(self, queue_id: int) -> None:
         """Do nothing: a transaction keeps all others out."""

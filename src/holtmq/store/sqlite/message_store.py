@@ -159,13 +159,16 @@ class SqliteMessageStore:
         return self._insert(APPEND_PLAIN, (now_ms, queue_id, *versions, key_id, properties, body, number))
 
     def _insert(self, statement: str, values: tuple[object, ...]) -> int | None:
+        if not self._database.waits_for_disk:
+            return self._database.insert_alone(statement, values)
+
         def insert(connection: sqlite3.Connection) -> int | None:
             try:
                 return connection.execute(statement, values).lastrowid
             except sqlite3.IntegrityError:
                 return None
 
-        return self._database.together(insert) if self._database.waits_for_disk else self._database.alone(insert)
+        return self._database.together(insert)
 
     def append(self, connection: sqlite3.Connection, message: NewMessage, queue_id: int, now_ms: int) -> int:
         message_id = connection.execute(APPEND, message.row(queue_id, now_ms)).lastrowid
