@@ -70,6 +70,7 @@ class Broker:
         self.authorization = Authorization()
         self.churn = Churn()
         self.internal_errors = InternalErrors()
+        self._measuring = self.internal_errors.contain("measuring memory", "all queues")
         self.chores = Chores(self.internal_errors)
         self.reads = StoreReads()
         self.vhosts: dict[str, VirtualHost] = {}
@@ -273,7 +274,7 @@ class Broker:
                 queue.is_awake = False
                 self.dispatch(queue)
                 self._count(queue)
-        with self.internal_errors.contain("measuring memory", "all queues"):
+        with self._measuring:
             self._assess_memory()
         if self.unconfirmed:
             self._confirm()

@@ -39,7 +39,7 @@ class InternalErrors:
 
 
 class Containment:
-    """The context of one step. There are several in each turn, so it is not a generator (benchmarks/broker.py)."""
+    """The context of one step. It can be used again and again: there are several in each turn (benchmarks/broker.py)."""
 
     __slots__ = ("_errors", "_step", "_subject")
 

@@ -274,7 +274,7 @@ class Client(asyncio.BufferedProtocol):
 
     def resume_reading(self, reason: Pause) -> None:
         """Resume reading from the client, unless there is another reason not to."""
-        if not self._pauses & reason:
+        if self._pauses is Pause.NONE or not self._pauses & reason:  # asked for whenever output was sent
             return
         self._pauses &= ~reason
         if not self._pauses and not self._transport.is_closing():

@@ -83,6 +83,9 @@ class Commits:
     ) -> None:
         self._broker = broker
         self._errors = broker.internal_errors
+        self._sealing = self._errors.contain("ending a batch", "all clients")
+        self._unblocking = self._errors.contain("unblocking publishers", "all clients")
+        self._confirming = self._errors.contain("confirming messages", "all clients")
         self._journal = journal
         self._turns = turns
         self._pressure = pressure
@@ -193,7 +196,7 @@ class Commits:
     def _write(self) -> None:
         """Write a batch, and let the thread wait for the disk."""
         self._stop_lingering()
-        with self._errors.contain("ending a batch", "all clients"):
+        with self._sealing:
             self._broker.sealed()
         self._journal.gather()
         if self._journal.is_slow or self._journal.writing_size >= LARGE_BATCH:
@@ -347,9 +350,9 @@ class Commits:
     def _committed(self, batch: int) -> None:
         self._broker.committed_batch = self._broker.marked_batch = batch
         self._turns.begin()
-        with self._errors.contain("unblocking publishers", "all clients"):
+        with self._unblocking:
             self._pressure.unblock("disk")
-        with self._errors.contain("confirming messages", "all clients"):
+        with self._confirming:
             self._broker.committed(batch)
         for awaited, future in self._waiters:
             if awaited <= batch and not future.done():

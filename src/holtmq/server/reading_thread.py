@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Callable
 from functools import partial
 from typing import TypeVar
@@ -14,6 +15,10 @@ from holtmq.server.worker_thread import WorkerThread
 from holtmq.store.sql.batch_journal import BatchJournal
 
 T = TypeVar("T")
+SEVERAL = 2
+SWITCH_S = 0.0001
+"""How soon the event loop lets go of Python's lock while several reads wait. By itself it does so after 5 ms, in which the
+thread could have read several chunks (benchmarks/streams.py, ten readers)."""
 
 
 class ReadsInThread(StoreReads):
@@ -25,11 +30,16 @@ class ReadsInThread(StoreReads):
         self._turns = turns
         self._thread = WorkerThread("holtmq-reader")
         self._is_stopped = False
+        self._outstanding = 0
+        self._usual_switch_s = sys.getswitchinterval()
 
     def ask(self, read: Callable[[], T], then: Callable[[T | StoreError], None]) -> None:
         """Read, and pass on the result in a later turn, or the error that prevents it."""
         if not self._is_stopped:
             self._journal.hold()
+            self._outstanding += 1
+            if self._outstanding == SEVERAL:
+                sys.setswitchinterval(SWITCH_S)
             self._thread.do(partial(self._read, read), partial(self._answer, then), partial(self._fail, then))
 
     def _read(self, read: Callable[[], T]) -> T:
@@ -44,6 +54,9 @@ class ReadsInThread(StoreReads):
     def _answer(self, then: Callable[[T | StoreError], None], answer: T | StoreError) -> None:
         if self._is_stopped:
             return
+        self._outstanding -= 1
+        if self._outstanding < SEVERAL:
+            sys.setswitchinterval(self._usual_switch_s)
         self._turns.begin()
         with self._errors.contain("reading the store", "a queue"):
             then(answer)
@@ -52,4 +65,5 @@ class ReadsInThread(StoreReads):
     def stop(self) -> None:
         """Read nothing more. Return when the thread has ended."""
         self._is_stopped = True
+        sys.setswitchinterval(self._usual_switch_s)
         self._thread.stop()

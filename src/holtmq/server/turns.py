@@ -35,6 +35,8 @@ class Turns:
         self._to_flush: list[Client] = []
         self._timer: asyncio.TimerHandle | None = None
         self._timer_at = 0
+        self._beginning = broker.internal_errors.contain("beginning a turn", "all queues")
+        self._ending = broker.internal_errors.contain("ending a turn", "all queues")
 
     def begin(self) -> None:
         """Begin a turn, unless one is open. It ends when the loop has handled all pending events."""
@@ -43,7 +45,7 @@ class Turns:
         self.is_open = True
         self._bytes = 0
         self._loop.call_soon(self.end)
-        with self._broker.internal_errors.contain("beginning a turn", "all queues"):
+        with self._beginning:
             self._broker.begin(self._clock.now_ms())
 
     def received(self, size: int) -> None:
@@ -67,7 +69,7 @@ class Turns:
         if not self.is_open:
             return
         self.is_open = False
-        with self._broker.internal_errors.contain("ending a turn", "all queues"):
+        with self._ending:
             self._broker.end()
         to_flush, self._to_flush = self._to_flush, []
         try:

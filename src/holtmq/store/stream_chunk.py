@@ -65,8 +65,8 @@ class StreamChunk:
     """A chunk as it was read. Bodies are cut out when they are asked for, so that many readers can share it."""
 
     __slots__ = (
-        "__weakref__", "_checksums", "_content", "_ends", "_lengths", "_origin_numbers", "_property_numbers", "_times",
-        "damage", "first_offset", "is_intact", "number", "origins", "properties",
+        "__weakref__", "_checksums", "_content", "_ends", "_first_at", "_lengths", "_origin_numbers", "_property_numbers",
+        "_times", "damage", "first_offset", "is_intact", "number", "origins", "properties",
     )  # fmt: skip
 
     def __init__(self, first_offset: int, number: int, header: bytes, content: bytes) -> None:
@@ -109,10 +109,10 @@ class StreamChunk:
                 f"it has {number} messages from offset {first_offset}, expected {self.number} from {self.first_offset}"
             )
         self._lengths, at = _read_column(body, START.size, number)
-        self._ends = list(accumulate(self._lengths, initial=0))
+        self._ends: Sequence[int] = _ends_of(self._lengths)
         self._checksums: Sequence[int] = decode_numbers("I", body, at, number)
-        times, at = _read_column(body, at + 4 * number, number)
-        self._times: Sequence[int] = [first_at + time for time in times]
+        self._first_at = first_at
+        self._times, at = _read_column(body, at + 4 * number, number)
         self._origin_numbers, at = _read_column(body, at, number)
         self._property_numbers, at = _read_column(body, at, number)
         distinct = int.from_bytes(body[at : at + 4], "little")
@@ -126,7 +126,7 @@ class StreamChunk:
         """Return the offset of the first message at or after a time."""
         if self.damage is not None:
             return self.first_offset
-        return self.first_offset + bisect_left(self._times, timestamp_ms)
+        return self.first_offset + bisect_left(self._times, timestamp_ms - self._first_at)
 
     def messages(self, offset: int = 0, limit: int | None = None) -> Iterator[StreamMessage]:
         """Yield up to `limit` messages from an offset on. Those that are damaged are left out."""
@@ -138,7 +138,7 @@ class StreamChunk:
             if self.is_intact or self.damage_of(place) is None:
                 yield StreamMessage(
                     self.first_offset + place,
-                    self._times[place],
+                    self._first_at + self._times[place],
                     *self.origin(place),
                     self.raw_properties(place),
                     self.body(place),
@@ -192,3 +192,11 @@ def _read_column(raw: bytes, at: int, number: int) -> tuple[Sequence[int], int]:
         return [value] * number, at + 9
     kind = WIDTHS[width[0]]
     return decode_numbers(kind, raw, at + 1, number), at + 1 + width[0] * number
+
+
+def _ends_of(lengths: Sequence[int]) -> Sequence[int]:
+    """Return where the pieces of a chunk end. Those of one length take no step for each (benchmarks/streams.py)."""
+    first, number = lengths[0], len(lengths)
+    if first and lengths.count(first) == number:
+        return range(0, first * number + 1, first)
+    return list(accumulate(lengths, initial=0))
