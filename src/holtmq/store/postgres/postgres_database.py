@@ -61,8 +61,9 @@ LOOK_ANYWAY_S = 5.0
 """Time after which waiters look again although nothing was announced."""
 ROWS_AT_ONCE = 16
 """Rows that a reader of the log fetches at once. It rarely needs more."""
-ANNOUNCE_EVERY_S = 0.002
-"""Announcements are at least this far apart. Each of them takes a lock that all who announce something compete for."""
+ANNOUNCE_EVERY_S = 0.005
+"""Announcements are at least this far apart; the first one comes at once. Each of them takes the connection away from those who
+put, and a lock that all who announce something compete for (benchmarks/postgres.py)."""
 LOST_S = 5.0
 """Time without a pulse after which readers do not wait for a new connection: a broker could not stop meanwhile."""
 CLOCK_S = 60.0
